@@ -1,0 +1,3 @@
+//! The `ringmq` program.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The load harness.
+
+fn main() {}

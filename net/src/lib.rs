@@ -1,0 +1,1 @@
+//! Frames, commands, headers, bodies and records of the RocketMQ protocol.
