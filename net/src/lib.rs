@@ -1,2 +1,11 @@
-//! Frames, commands, headers, bodies and records of the RocketMQ protocol.
+//! How bytes travel: frames, commands, headers, bodies and records of the RocketMQ protocol.
+
+pub mod code;
+pub mod command;
+pub mod frame;
+pub mod ha_frame;
+pub mod header;
+pub mod json;
+pub mod language;
 pub mod record;
+pub mod reply;

@@ -1,0 +1,3 @@
+//! JSON as stock peers write and read it.
+
+pub(crate) mod lex;
