@@ -1,0 +1,201 @@
+//! The metronome and the stall recorder: one plain thread for all reactors.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::beat::Beat;
+
+/// Time between two signals to a reactor. It bounds how long glommio's lost wake-up can last.
+pub const METRONOME_PERIOD: Duration = Duration::from_millis(20);
+
+/// Counts of stalls, readable from any thread.
+#[derive(Debug, Default)]
+pub struct StallCounters {
+    /// Stalls that passed the threshold.
+    pub stalls: AtomicU64,
+    /// Milliseconds of the longest.
+    pub longest_ms: AtomicU64,
+    /// Milliseconds of all together.
+    pub stalled_ms: AtomicU64,
+}
+
+/// What the thread needs of one reactor.
+struct Watched {
+    index: usize,
+    name: String,
+    tid: libc::pid_t,
+    beat: &'static Beat,
+    turns: u64,
+    turned_at: Instant,
+    /// Metronome ticks since the last turn. Time that the metronome itself was not running counts as one tick, so that a paused
+    /// machine is not blamed on the reactor.
+    silent_ticks: u32,
+    warned_at_tick: u32,
+}
+
+/// State shared by the metronome's thread and the reactors that come and go.
+pub(super) struct Metronome {
+    watched: Mutex<Vec<Watched>>,
+    ending: AtomicBool,
+    stall: Duration,
+    counters: Arc<StallCounters>,
+}
+
+impl Metronome {
+    /// Installs the signal's handler and starts the thread.
+    pub(super) fn start(stall: Duration) -> std::io::Result<(Arc<Metronome>, JoinHandle<()>)> {
+        install_handler()?;
+        let metronome = Arc::new(Metronome {
+            watched: Mutex::new(Vec::new()),
+            ending: AtomicBool::new(false),
+            stall: stall.max(METRONOME_PERIOD),
+            counters: Arc::default(),
+        });
+        let own = Arc::clone(&metronome);
+        let thread =
+            thread::Builder::new().name("metronome".to_owned()).spawn(move || own.run())?;
+        Ok((metronome, thread))
+    }
+
+    pub(super) fn counters(&self) -> Arc<StallCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Signals the calling thread from now until the guard is dropped.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        index: usize,
+        name: &str,
+        beat: &'static Beat,
+    ) -> WatchGuard {
+        // SAFETY: gettid has no preconditions.
+        let tid = unsafe { libc::gettid() };
+        let watched = Watched {
+            index,
+            name: name.to_owned(),
+            tid,
+            beat,
+            turns: beat.turns(),
+            turned_at: Instant::now(),
+            silent_ticks: 0,
+            warned_at_tick: 0,
+        };
+        self.lock().push(watched);
+        WatchGuard { metronome: Arc::clone(self), tid }
+    }
+
+    /// Ends the thread at its next tick.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while !self.ending.load(Ordering::Relaxed) {
+            thread::sleep(METRONOME_PERIOD);
+            // The lock is held while signalling, so no thread in the list can have ended and had its number given to another.
+            for watched in self.lock().iter_mut() {
+                send_signal(watched.tid);
+                self.examine(watched);
+            }
+        }
+    }
+
+    fn examine(&self, watched: &mut Watched) {
+        let turns = watched.beat.turns();
+        if turns == watched.turns {
+            watched.silent_ticks += 1;
+            self.warn_if_stalled(watched);
+            return;
+        }
+        if watched.warned_at_tick > 0 {
+            let lasted_ms = watched.turned_at.elapsed().as_millis() as u64;
+            info!(reactor = watched.index, shard = watched.name, lasted_ms, "reactor turns again");
+            self.counters.longest_ms.fetch_max(lasted_ms, Ordering::Relaxed);
+            self.counters.stalled_ms.fetch_add(lasted_ms, Ordering::Relaxed);
+        }
+        watched.turns = turns;
+        watched.turned_at = Instant::now();
+        watched.silent_ticks = 0;
+        watched.warned_at_tick = 0;
+    }
+
+    /// Warns when the threshold is passed and again at each doubling, so that a stall without end doesn't fill the log.
+    fn warn_if_stalled(&self, watched: &mut Watched) {
+        let threshold = (self.stall.as_millis() / METRONOME_PERIOD.as_millis()).max(1) as u32;
+        let due = if watched.warned_at_tick == 0 {
+            threshold
+        } else {
+            watched.warned_at_tick.saturating_mul(2)
+        };
+        if watched.silent_ticks < due {
+            return;
+        }
+        if watched.warned_at_tick == 0 {
+            self.counters.stalls.fetch_add(1, Ordering::Relaxed);
+        }
+        watched.warned_at_tick = watched.silent_ticks;
+        let silent_ms = watched.turned_at.elapsed().as_millis() as u64;
+        self.counters.longest_ms.fetch_max(silent_ms, Ordering::Relaxed);
+        warn!(
+            reactor = watched.index,
+            shard = watched.name,
+            silent_ms,
+            doing = watched.beat.doing(),
+            thread_state = thread_state(watched.tid),
+            "reactor has not turned"
+        );
+    }
+}
+
+/// Ends the signals to a thread when that thread drops it.
+pub(super) struct WatchGuard {
+    metronome: Arc<Metronome>,
+    tid: libc::pid_t,
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.metronome.lock().retain(|watched| watched.tid != self.tid);
+    }
+}
+
+/// What the kernel says of a thread: a stalled one that runs is busy, one in disk sleep waits for a device, one in sleep waits for
+/// a system call (or has lost its wake-up).
+fn thread_state(tid: libc::pid_t) -> &'static str {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    // The name, in brackets, may hold anything; the state follows its last bracket.
+    match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
+        Some('R') => "running or waiting for a processor",
+        Some('S') => "sleeping in a system call",
+        Some('D') => "waiting for a device",
+        Some('T' | 't') => "stopped",
+        _ => "unknown",
+    }
+}
+
+fn send_signal(tid: libc::pid_t) {
+    // SAFETY: tgkill takes numbers only; the handler is installed and does nothing.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR2) };
+}
+
+extern "C" fn do_nothing(_: libc::c_int) {}
+
+/// A handler that does nothing, without SA_RESTART: what matters is that the interrupted system call returns.
+fn install_handler() -> std::io::Result<()> {
+    // SAFETY: sigaction is a plain structure for which all-zero bytes are a valid value: an empty mask and no flags.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = do_nothing as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: `action` outlives the call and its handler is async-signal-safe.
+    match unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
