@@ -1,1 +1,3 @@
 //! The storage engine of RingMQ.
+
+pub mod state;

@@ -1,0 +1,24 @@
+//! The broker's state over the log: what is known of topics, groups, consumers and waiting pulls.
+//!
+//! Every table here is pure: it belongs to one reactor, takes the time as an argument, does no I/O and
+//! answers with values (whom to notify, what to send, when to wake). The two exceptions hold the files:
+//! [`json_file`] writes and reads one so that a crash can't lose it, and [`saver`] does that on a thread.
+//!
+//! | module | holds | file |
+//! |---|---|---|
+//! | [`offsets`] | consumer offsets | `consumerOffset.json` |
+//! | [`delay`] | delay levels and their progress | `delayOffset.json` |
+//! | [`filter`] | subscriptions and tag matching | |
+//! | [`locks`] | queue locks of orderly consumers | |
+//! | [`waiters`] | waiting pulls | |
+
+pub mod delay;
+pub mod filter;
+pub mod json_file;
+pub mod locks;
+pub mod offsets;
+pub mod saver;
+pub mod waiters;
+
+/// Identifies a connection, unique in the process (`ringmq_net::server::Conn::id`).
+pub type ConnId = u64;
