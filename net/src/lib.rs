@@ -1,5 +1,7 @@
 //! How bytes travel: frames, commands, headers, bodies and records of the RocketMQ protocol.
 
+#[cfg(feature = "glommio")]
+pub mod client;
 pub mod code;
 pub mod command;
 pub mod frame;
@@ -9,3 +11,5 @@ pub mod json;
 pub mod language;
 pub mod record;
 pub mod reply;
+#[cfg(feature = "glommio")]
+pub mod server;
