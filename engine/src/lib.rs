@@ -1,3 +1,5 @@
 //! The storage engine of RingMQ.
 
 pub mod state;
+
+pub mod log;
