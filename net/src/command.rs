@@ -62,6 +62,20 @@ impl Command {
         self
     }
 
+    /// With the ext fields of a typed header (see [`crate::headers`]).
+    #[must_use]
+    pub fn with_header(mut self, ext: &[(&'static str, ExtValue<'_>)]) -> Self {
+        self.ext.extend(ext.iter().map(|(name, value)| {
+            let value = match value {
+                ExtValue::Str(text) => (*text).to_owned(),
+                ExtValue::I64(number) => number.to_string(),
+                ExtValue::Bool(yes) => yes.to_string(),
+            };
+            (Cow::Borrowed(*name), value)
+        }));
+        self
+    }
+
     /// With a body.
     #[must_use]
     pub fn with_body(self, body: impl Into<Bytes>) -> Self {
@@ -140,4 +154,57 @@ impl Command {
             serialize: view.serialize(),
         }
     }
+}
+
+/// The head of a request that is written straight into a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'a> {
+    /// The form of the header.
+    pub serialize: SerializeType,
+    /// Request code.
+    pub code: i32,
+    /// The sender's language.
+    pub language: Language,
+    /// The sender's version.
+    pub version: i32,
+    /// Correlation id.
+    pub opaque: i32,
+    /// Flag bits: 0, or [`crate::header::FLAG_ONEWAY`].
+    pub flag: i32,
+    /// Ext fields.
+    pub ext: &'a [(&'a str, ExtValue<'a>)],
+}
+
+impl<'a> RequestHead<'a> {
+    /// A JSON request of language JAVA and this version.
+    #[must_use]
+    pub fn new(code: i32, ext: &'a [(&'a str, ExtValue<'a>)]) -> Self {
+        RequestHead {
+            serialize: SerializeType::Json,
+            code,
+            language: Language::JAVA,
+            version: VERSION,
+            opaque: 0,
+            flag: 0,
+            ext,
+        }
+    }
+}
+
+/// Appends a request's frame up to its body; the caller then appends exactly `body_len` bytes. Allocates
+/// only if `out` has to grow. Returns false, with `out` as before, when the header is over 16 MiB or the
+/// frame over 2 GiB.
+#[must_use = "a request that cannot be framed has not been written"]
+pub fn encode_request(out: &mut BytesMut, request: &RequestHead<'_>, body_len: usize) -> bool {
+    let head = Head {
+        serialize: request.serialize,
+        code: request.code,
+        language: request.language,
+        version: request.version,
+        opaque: request.opaque,
+        flag: request.flag,
+        remark: None,
+    };
+    let ext = (!request.ext.is_empty()).then(|| request.ext.iter().copied());
+    put_frame(out, &head, ext, body_len)
 }

@@ -13,7 +13,7 @@ mod binary;
 pub(crate) mod encode;
 mod json;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use encode::ExtValue;
 

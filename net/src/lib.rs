@@ -7,6 +7,7 @@ pub mod command;
 pub mod frame;
 pub mod ha_frame;
 pub mod header;
+pub mod headers;
 pub mod json;
 pub mod language;
 pub mod record;
