@@ -22,10 +22,13 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// A name server and a broker in one process, on the loopback address unless told otherwise.
+    #[command(hide = true)]
     Standalone(StandaloneArgs),
     /// A broker: one reactor per shard, registered at the given name servers.
+    #[command(hide = true)]
     Broker(BrokerArgs),
     /// A name server alone.
+    #[command(hide = true)]
     Namesrv(NamesrvArgs),
     /// Run every start-up check and measure the disk, then exit.
     Check(CheckArgs),

@@ -1,3 +1,5 @@
 //! The `ringmq` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    ringmq::process::main()
+}

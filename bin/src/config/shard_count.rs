@@ -94,21 +94,29 @@ impl ShardCount {
         }
     }
 
-    /// Writes the count into the store, durably, unless it is there. Call it with the store's lock held, before the first shard
-    /// writes: a crash before it leaves a store without shards, which decides anew.
-    pub fn record(&self, data_dir: &Path) -> io::Result<()> {
+    /// Writes the count into the store, durably, unless it is there. Call it before the first shard writes: a crash before it
+    /// leaves a store without shards, which decides anew. Of two processes that race for a new directory one fails here.
+    pub fn record(&self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.source == CountSource::Recorded {
             return Ok(());
         }
         let path = record_path(data_dir);
+        self.write_new(data_dir, &path)
+            .map_err(|error| ConfigError::ShardRecord { path, why: error.to_string() })
+    }
+
+    fn write_new(&self, data_dir: &Path, path: &Path) -> io::Result<()> {
         let dir = data_dir.join("ringmq");
         fs::create_dir_all(&dir)?;
-        let temporary = dir.join("shards.json.tmp");
+        let temporary = dir.join(format!("shards.json.{}.tmp", std::process::id()));
         let mut file = File::create(&temporary)?;
         let text = serde_json::to_string_pretty(&Record { version: VERSION, shards: self.count })?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&temporary, &path)?;
+        // A link, unlike a rename, never replaces a count that another process has just written.
+        let linked = fs::hard_link(&temporary, path);
+        fs::remove_file(&temporary)?;
+        linked?;
         File::open(&dir)?.sync_all()?;
         File::open(data_dir)?.sync_all()
     }
@@ -174,6 +182,18 @@ mod tests {
         let smaller = Machine { cpus: vec![0], ..machine() };
         let again = ShardCount::decide(dir.path(), None, &smaller).expect("decide");
         assert_eq!(again, ShardCount { count: 4, source: CountSource::Recorded });
+    }
+
+    #[test]
+    fn a_count_written_meanwhile_is_never_replaced() {
+        let dir = dir();
+        let ours = ShardCount::decide(dir.path(), Some(2), &machine()).expect("decide");
+        ShardCount::decide(dir.path(), Some(3), &machine())
+            .expect("decide")
+            .record(dir.path())
+            .expect("record");
+        assert!(ours.record(dir.path()).is_err());
+        assert_eq!(ShardCount::decide(dir.path(), None, &machine()).expect("decide").count, 3);
     }
 
     #[test]

@@ -3,14 +3,23 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 /// The process-wide flag. Raised by a signal, or by a reactor that cannot go on; never lowered.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    raised: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// What reactors read.
+    raised: AtomicBool,
+    /// What plain threads wait on.
+    gate: Mutex<()>,
+    opened: Condvar,
 }
 
 impl Stop {
@@ -21,12 +30,22 @@ impl Stop {
 
     /// Asks every reactor to stop. They notice within one heartbeat.
     pub fn request(&self) {
-        self.raised.store(true, Ordering::Release);
+        let _gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.raised.store(true, Ordering::Release);
+        self.shared.opened.notify_all();
     }
 
     /// Whether somebody asked.
     pub fn requested(&self) -> bool {
-        self.raised.load(Ordering::Acquire)
+        self.shared.raised.load(Ordering::Acquire)
+    }
+
+    /// Blocks the calling thread until somebody asks. Never on a reactor.
+    pub fn wait(&self) {
+        let mut gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.requested() {
+            gate = self.shared.opened.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 

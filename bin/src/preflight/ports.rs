@@ -1,0 +1,51 @@
+//! Every port that this process is going to bind, tried once.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use super::Finding;
+use crate::config::Settings;
+
+pub(super) fn check(settings: &Settings) -> Vec<Finding> {
+    let mut wanted: Vec<(String, SocketAddr, &str)> = Vec::new();
+    if let Some(namesrv) = &settings.namesrv {
+        wanted.push(("name server".to_owned(), namesrv.listen, "namesrv.listen"));
+    }
+    for shard in &settings.shards {
+        for (what, address) in shard.ports() {
+            wanted.push((
+                format!("{what} port of shard {}", shard.index),
+                address,
+                "broker.listen",
+            ));
+        }
+    }
+    let mut failures: Vec<Finding> = wanted
+        .iter()
+        .filter_map(|(what, address, key)| {
+            let error = TcpListener::bind(address).err()?;
+            Some(Finding::failure("ports", format!("{address} ({what}): {}", remedy(&error, key))))
+        })
+        .collect();
+    if failures.is_empty() {
+        let list: Vec<String> =
+            wanted.iter().map(|(_, address, _)| address.port().to_string()).collect();
+        failures.push(Finding::good("ports", list.join(", ")));
+    }
+    failures
+}
+
+fn remedy(error: &io::Error, key: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("in use by another process: stop it (`ss -ltnp` shows it) or change {key}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: change {key}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("not permitted: choose a port above 1023 in {key}")
+        }
+        _ => format!("{error}: change {key}"),
+    }
+}

@@ -1,0 +1,159 @@
+//! One run of the program: from parsed flags to the exit status.
+//!
+//! What each reactor then does is in [`work`]; everything before it is the same for a broker, a name server and both together.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use thiserror::Error;
+use tracing::{info, warn};
+
+use crate::check;
+use crate::cli::{Cli, Command};
+use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
+use crate::logging::{self, LoggingError};
+use crate::preflight::{self, Outcome};
+use crate::reactor::{Reactor, ReactorError, ReactorOptions, Seat, Stop, spawn_reactors};
+use crate::signals;
+
+/// Why a run ended badly; the message is what the user reads.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Log lines cannot be written.
+    #[error(transparent)]
+    Logging(#[from] LoggingError),
+    /// A pre-flight check failed; each failure has been printed.
+    #[error("not started: {0} of the start-up checks failed; `ringmq check` runs them alone")]
+    Preflight(usize),
+    /// Signals cannot be received.
+    #[error("signal handlers: {0}: check the limit on threads")]
+    Signals(std::io::Error),
+    /// A reactor did not start, or its work failed.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+}
+
+/// What one reactor is given to do.
+pub struct Duty {
+    /// The shard that lives here.
+    pub shard: Option<ShardPlan>,
+    /// The name server that lives here: alone, or beside shard 0 in `standalone`.
+    pub namesrv: Option<NamesrvPlan>,
+    /// The settings of the process.
+    pub settings: Arc<Settings>,
+}
+
+/// The program: parses the command line, runs it, prints what went wrong.
+pub fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, ProcessError> {
+    let (settings, print_config) = match command {
+        Command::Check(args) => return Ok(check::run(&args)?),
+        Command::Standalone(args) => {
+            (Settings::standalone(&args, Machine::detect())?, args.config.print_config)
+        }
+        Command::Broker(args) => {
+            (Settings::broker(&args, Machine::detect())?, args.config.print_config)
+        }
+        Command::Namesrv(args) => {
+            (Settings::namesrv(&args, Machine::detect())?, args.config.print_config)
+        }
+    };
+    if print_config {
+        print!("{}", settings.to_toml());
+        return Ok(ExitCode::SUCCESS);
+    }
+    serve(settings)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs until asked to stop.
+fn serve(settings: Settings) -> Result<(), ProcessError> {
+    let _log = logging::init(&settings.config.log)?;
+    logging::abort_on_panic();
+    check_first(&settings)?;
+    if let Some(count) = &settings.shard_count {
+        count.record(&settings.config.store.data_dir)?;
+    }
+    let stop = Stop::new();
+    signals::watch(&stop, Duration::from_millis(settings.config.drain.exit_ms))
+        .map_err(ProcessError::Signals)?;
+    let options = ReactorOptions {
+        cpus: settings.machine.cpus.clone(),
+        stall: Duration::from_millis(settings.config.reactor.stall_ms),
+    };
+    log_plan(&settings);
+    let reactors = spawn_reactors(seats(settings), &options, &stop, work)?;
+    reactors.join()?;
+    info!("stopped");
+    Ok(())
+}
+
+/// The pre-flight: warnings go to the log, failures to the user.
+fn check_first(settings: &Settings) -> Result<(), ProcessError> {
+    let report = preflight::run(settings);
+    let mut failures = 0;
+    for finding in &report.findings {
+        match &finding.outcome {
+            Outcome::Good(_) => {}
+            Outcome::Warning(text) => warn!("{}: {text}", finding.subject),
+            Outcome::Failure(text) => {
+                eprintln!("ringmq: {}: {text}", finding.subject);
+                failures += 1;
+            }
+        }
+    }
+    if failures > 0 { Err(ProcessError::Preflight(failures)) } else { Ok(()) }
+}
+
+fn log_plan(settings: &Settings) {
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        shards = settings.shards.len(),
+        cpus = settings.machine.cpus.len(),
+        memory_mib = settings.machine.memory_bytes >> 20,
+        durability = ?settings.config.durability.level,
+        "starting"
+    );
+    if let Some(namesrv) = &settings.namesrv {
+        info!(listen = %namesrv.listen, dir = %namesrv.data_dir.display(), "name server");
+    }
+    for shard in &settings.shards {
+        info!(name = shard.name, listen = %shard.listen, advertise = %shard.advertise, dir = %shard.store_dir.display(), "shard");
+    }
+}
+
+/// One reactor per shard, the name server beside shard 0; or one reactor for the name server alone.
+fn seats(settings: Settings) -> Vec<Seat<Duty>> {
+    let settings = Arc::new(settings);
+    if settings.shards.is_empty() {
+        let duty = Duty { shard: None, namesrv: settings.namesrv.clone(), settings };
+        return vec![Seat { name: "namesrv".to_owned(), load: duty }];
+    }
+    let seat = |shard: &ShardPlan| {
+        let namesrv = settings.namesrv.clone().filter(|_| shard.index == 0);
+        let duty = Duty { shard: Some(shard.clone()), namesrv, settings: Arc::clone(&settings) };
+        Seat { name: shard.name.clone(), load: duty }
+    };
+    settings.shards.iter().map(seat).collect()
+}
+
+/// The whole life of one reactor; it ends when the process has been asked to stop and all is written.
+async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
+    drop(duty);
+    reactor.stopping.raised().await;
+    Ok(())
+}
