@@ -6,18 +6,27 @@
 //!
 //! | module | holds | file |
 //! |---|---|---|
+//! | [`topics`], [`topic_name`] | topics and their rules of creation | `topics.json` |
+//! | [`groups`] | consumer groups | `subscriptionGroup.json` |
 //! | [`offsets`] | consumer offsets | `consumerOffset.json` |
 //! | [`delay`] | delay levels and their progress | `delayOffset.json` |
 //! | [`filter`] | subscriptions and tag matching | |
 //! | [`locks`] | queue locks of orderly consumers | |
 //! | [`waiters`] | waiting pulls | |
+//! | [`stats`], [`stats_items`] | counters | |
 
 pub mod delay;
 pub mod filter;
+pub mod groups;
 pub mod json_file;
 pub mod locks;
 pub mod offsets;
 pub mod saver;
+pub mod stats;
+pub mod stats_items;
+pub mod topic_name;
+pub mod topics;
+pub mod version;
 pub mod waiters;
 
 /// Identifies a connection, unique in the process (`ringmq_net::server::Conn::id`).

@@ -1,0 +1,647 @@
+//! The topics of one shard: `config/topics.json` in memory, with stock 4.9.8's rules of creation.
+//!
+//! A look-up by name returns an `Rc<Topic<X>>`: whoever holds it sees later changes of its settings, and
+//! hangs its own data (the queue handles) on [`Topic::slot`], so that a request hashes the name once.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::topic_name::{self as name, TopicRefused};
+use super::version::DataVersion;
+
+/// A topic may be read.
+pub const PERM_READ: i32 = 4;
+/// A topic may be written.
+pub const PERM_WRITE: i32 = 2;
+/// A topic is a template: others may be made after it.
+pub const PERM_INHERIT: i32 = 1;
+const PERM_READ_WRITE: i32 = PERM_READ | PERM_WRITE;
+
+/// sysFlag: the topic belongs to a unit.
+pub const SYS_FLAG_UNIT: i32 = 1;
+/// sysFlag: consumers of a unit subscribe to it.
+pub const SYS_FLAG_UNIT_SUB: i32 = 2;
+
+/// Most queues of one topic that an administrator may ask for. Stock has no bound, and loops over them.
+pub const QUEUES_MAX: i32 = 65_536;
+
+/// The settings of a topic; the field names are stock's, shortened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicSettings {
+    /// Queues that may be read: ids from 0.
+    pub read_queues: i32,
+    /// Queues that may be written: ids from 0.
+    pub write_queues: i32,
+    /// [`PERM_READ`], [`PERM_WRITE`], [`PERM_INHERIT`].
+    pub perm: i32,
+    /// [`SYS_FLAG_UNIT`], [`SYS_FLAG_UNIT_SUB`].
+    pub sys_flag: i32,
+    /// `topicFilterType` is MULTI_TAG instead of SINGLE_TAG.
+    pub multi_tag: bool,
+    /// The name server lists it as ordered.
+    pub order: bool,
+}
+
+impl TopicSettings {
+    /// As many read as write queues, nothing special.
+    pub fn new(queues: i32, perm: i32) -> Self {
+        Self {
+            read_queues: queues,
+            write_queues: queues,
+            perm,
+            sys_flag: 0,
+            multi_tag: false,
+            order: false,
+        }
+    }
+}
+
+/// One topic. Its settings change in place; a deleted topic is out of the table for good, and one made
+/// anew under its name is another object.
+#[derive(Debug)]
+pub struct Topic<X> {
+    name: Box<str>,
+    id: u32,
+    settings: Cell<TopicSettings>,
+    sendable: bool,
+    deleted: Cell<bool>,
+    slot: X,
+}
+
+impl<X> Topic<X> {
+    /// Name.
+    #[inline]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A dense number, never given to another topic of this process.
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The settings now.
+    #[inline]
+    pub fn settings(&self) -> TopicSettings {
+        self.settings.get()
+    }
+
+    /// Whether it has been deleted since it was looked up.
+    #[inline]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.get()
+    }
+
+    /// What the broker attached.
+    #[inline]
+    pub fn slot(&self) -> &X {
+        &self.slot
+    }
+}
+
+/// As stock's remarks show a topic.
+impl<X> fmt::Display for Topic<X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.settings();
+        let bit = |bit: i32, shown: char| if s.perm & bit != 0 { shown } else { '-' };
+        write!(
+            f,
+            "TopicConfig [topicName={}, readQueueNums={}, writeQueueNums={}, perm={}{}{}, \
+             topicFilterType={}, topicSysFlag={}, order={}]",
+            self.name,
+            s.read_queues,
+            s.write_queues,
+            bit(PERM_READ, 'R'),
+            bit(PERM_WRITE, 'W'),
+            bit(PERM_INHERIT, 'X'),
+            if s.multi_tag { "MULTI_TAG" } else { "SINGLE_TAG" },
+            s.sys_flag,
+            s.order
+        )
+    }
+}
+
+/// What of the configuration decides about topics.
+#[derive(Clone, Debug)]
+pub struct TopicRules {
+    /// Cluster name; the topic of this name is a template with 16 queues.
+    pub cluster: String,
+    /// Broker name; the topic of this name is a template with one queue.
+    pub broker: String,
+    /// `autoCreateTopicEnable`: TBW102 exists and is a template.
+    pub auto_create: bool,
+    /// Queues of TBW102, the most that an auto-created topic gets (`defaultTopicQueueNums`).
+    pub auto_create_queues: i32,
+    /// `traceTopicEnable`.
+    pub trace_topic: bool,
+    /// Bound on topics; stock has none.
+    pub topics_max: usize,
+}
+
+impl TopicRules {
+    /// Stock 4.9.8's defaults.
+    pub fn new(cluster: &str, broker: &str) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            broker: broker.to_owned(),
+            auto_create: true,
+            auto_create_queues: 8,
+            trace_topic: false,
+            topics_max: 200_000,
+        }
+    }
+
+    /// The topics that exist on every broker by itself (stock 4.9.8).
+    fn built_in(&self) -> Vec<(String, TopicSettings)> {
+        let template = PERM_READ_WRITE | PERM_INHERIT;
+        let mut topics = vec![
+            (name::SELF_TEST_TOPIC.to_owned(), TopicSettings::new(1, PERM_READ_WRITE)),
+            (name::BENCHMARK_TOPIC.to_owned(), TopicSettings::new(1_024, PERM_READ_WRITE)),
+            (self.cluster.clone(), TopicSettings::new(16, template)),
+            (self.broker.clone(), TopicSettings::new(1, template)),
+            (name::OFFSET_MOVED_EVENT.to_owned(), TopicSettings::new(1, PERM_READ_WRITE)),
+            (name::SCHEDULE_TOPIC.to_owned(), TopicSettings::new(18, PERM_READ_WRITE)),
+            (self.reply_topic(), TopicSettings::new(1, PERM_READ_WRITE)),
+        ];
+        if self.auto_create {
+            let settings = TopicSettings::new(self.auto_create_queues, template);
+            topics.push((name::TBW102.to_owned(), settings));
+        }
+        if self.trace_topic {
+            topics.push((name::TRACE_TOPIC.to_owned(), TopicSettings::new(1, PERM_READ_WRITE)));
+        }
+        topics
+    }
+
+    fn reply_topic(&self) -> String {
+        format!("{}_REPLY_TOPIC", self.cluster)
+    }
+}
+
+/// How a producer wants an unknown topic to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct SendTemplate<'a> {
+    /// `defaultTopic`: the topic to make it after.
+    pub default_topic: &'a str,
+    /// `defaultTopicQueueNums`.
+    pub queues: i32,
+    /// `unitMode`.
+    pub unit: bool,
+}
+
+/// A topic found or made.
+#[derive(Debug)]
+pub struct Ensured<X> {
+    /// The topic.
+    pub topic: Rc<Topic<X>>,
+    /// It is new: save the file, register with the name servers.
+    pub created: bool,
+}
+
+/// The topics of one shard. Owned by its reactor; bounded by [`TopicRules::topics_max`].
+#[derive(Debug)]
+pub struct TopicTable<X> {
+    topics: FxHashMap<Box<str>, Rc<Topic<X>>>,
+    rules: TopicRules,
+    version: DataVersion,
+    next_id: u32,
+    dirty: bool,
+}
+
+impl<X: Default> TopicTable<X> {
+    /// The built-in topics, at version `{now, 0}`.
+    pub fn new(rules: TopicRules, now_ms: i64) -> Self {
+        let version = DataVersion { timestamp: now_ms, counter: 0 };
+        let topics = FxHashMap::default();
+        let mut table = Self { topics, rules, version, next_id: 0, dirty: false };
+        for (name, settings) in table.rules.built_in() {
+            table.put(&name, settings);
+        }
+        table
+    }
+
+    /// The rules it was made with.
+    pub fn rules(&self) -> &TopicRules {
+        &self.rules
+    }
+
+    /// The version of the table: name servers and slaves compare it for equality.
+    pub fn version(&self) -> DataVersion {
+        self.version
+    }
+
+    /// Number of topics.
+    pub fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// Never: there are built-in topics.
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
+    /// A topic by name.
+    #[inline]
+    pub fn get(&self, topic: &str) -> Option<&Rc<Topic<X>>> {
+        self.topics.get(topic)
+    }
+
+    /// All topics, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Rc<Topic<X>>> {
+        self.topics.values()
+    }
+
+    /// The topic of a send. `Ok(None)`: unknown, ask [`TopicTable::create_for_send`]. For a known topic it
+    /// is one hash and one flag: its name was judged when it was made.
+    #[inline]
+    pub fn get_for_send(&self, topic: &str) -> Result<Option<&Rc<Topic<X>>>, TopicRefused> {
+        match self.topics.get(topic) {
+            Some(found) if found.sendable => Ok(Some(found)),
+            found => name::check_send(topic).map(|()| found),
+        }
+    }
+
+    /// Makes the unknown topic of a send, if the rules allow: after the template if that is one, a retry
+    /// topic in any case. On success the topic is new: save the file, register with the name servers.
+    pub fn create_for_send(
+        &mut self,
+        topic: &str,
+        template: SendTemplate<'_>,
+        now_ms: i64,
+    ) -> Result<Rc<Topic<X>>, TopicRefused> {
+        name::check_send(topic)?;
+        let mut settings = None;
+        if let Some(found) = self.topics.get(template.default_topic) {
+            let mut after = found.settings();
+            if template.default_topic == name::TBW102 && !self.rules.auto_create {
+                // It survived in the file from a time when auto-creation was on: no template any more.
+                after.perm = PERM_READ_WRITE;
+                self.dirty |= found.settings.replace(after) != after;
+            }
+            if after.perm & PERM_INHERIT != 0 {
+                let queues = template.queues.min(after.write_queues).max(0);
+                let sys_flag = match (template.unit, topic.starts_with(name::RETRY_PREFIX)) {
+                    (false, _) => 0,
+                    (true, false) => SYS_FLAG_UNIT,
+                    (true, true) => SYS_FLAG_UNIT_SUB,
+                };
+                let perm = after.perm & !PERM_INHERIT;
+                let new = TopicSettings::new(queues, perm);
+                settings = Some(TopicSettings { sys_flag, multi_tag: after.multi_tag, ..new });
+            }
+        }
+        if settings.is_none() && topic.starts_with(name::RETRY_PREFIX) {
+            settings = Some(TopicSettings::new(1, PERM_READ_WRITE));
+        }
+        match settings {
+            Some(settings) => self.create(topic, settings, now_ms),
+            None => Err(TopicRefused::NotExist(topic.to_owned())),
+        }
+    }
+
+    /// A topic that the broker itself needs (retry, dead letter, transaction): found, or made with these
+    /// settings. Fails only for a name that can't be stored and at the bound.
+    pub fn ensure(
+        &mut self,
+        topic: &str,
+        settings: TopicSettings,
+        now_ms: i64,
+    ) -> Result<Ensured<X>, TopicRefused> {
+        if let Some(topic) = self.topics.get(topic) {
+            return Ok(Ensured { topic: topic.clone(), created: false });
+        }
+        name::check_name(topic)?;
+        Ok(Ensured { topic: self.create(topic, settings, now_ms)?, created: true })
+    }
+
+    /// [`TopicTable::ensure`] for a group's retry topic, as heartbeats and send-backs need it.
+    pub fn ensure_retry(
+        &mut self,
+        group: &str,
+        queues: i32,
+        unit: bool,
+        now_ms: i64,
+    ) -> Result<Ensured<X>, TopicRefused> {
+        let sys_flag = if unit { SYS_FLAG_UNIT_SUB } else { 0 };
+        let settings = TopicSettings { sys_flag, ..TopicSettings::new(queues, PERM_READ_WRITE) };
+        self.ensure(&name::retry_topic(group), settings, now_ms)
+    }
+
+    /// [`TopicTable::ensure`] for a group's dead letter topic.
+    pub fn ensure_dlq(&mut self, group: &str, now_ms: i64) -> Result<Ensured<X>, TopicRefused> {
+        self.ensure(&name::dlq_topic(group), TopicSettings::new(1, PERM_READ_WRITE), now_ms)
+    }
+
+    /// An administrator's create or update (request 17). Validates the name; the caller gives `order` as
+    /// false, since stock ignores the request's. Bumps the version even if nothing changed, as stock does.
+    pub fn update(
+        &mut self,
+        topic: &str,
+        settings: TopicSettings,
+        now_ms: i64,
+    ) -> Result<Ensured<X>, TopicRefused> {
+        self.check_admin(topic)?;
+        for queues in [settings.read_queues, settings.write_queues] {
+            if !(0..=QUEUES_MAX).contains(&queues) {
+                return Err(TopicRefused::Queues(topic.to_owned(), queues));
+            }
+        }
+        if !self.topics.contains_key(topic) {
+            return Ok(Ensured { topic: self.create(topic, settings, now_ms)?, created: true });
+        }
+        let topic = self.put(topic, settings);
+        self.touch(now_ms);
+        Ok(Ensured { topic, created: false })
+    }
+
+    /// An administrator's delete (request 215). `Ok(None)`: there was none, which is fine. Offsets and
+    /// log records stay (stock 4.9.8); destroying the queues is the caller's.
+    pub fn delete(
+        &mut self,
+        topic: &str,
+        now_ms: i64,
+    ) -> Result<Option<Rc<Topic<X>>>, TopicRefused> {
+        self.check_admin(topic)?;
+        let Some(removed) = self.topics.remove(topic) else { return Ok(None) };
+        removed.deleted.set(true);
+        self.touch(now_ms);
+        Ok(Some(removed))
+    }
+
+    /// The checks of requests 17 and 215.
+    pub fn check_admin(&self, topic: &str) -> Result<(), TopicRefused> {
+        name::check_name(topic)?;
+        if self.is_system(topic) {
+            return Err(TopicRefused::System(topic.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether administrators must leave it alone.
+    pub fn is_system(&self, topic: &str) -> bool {
+        name::SYSTEM_TOPICS.contains(&topic)
+            || topic.starts_with("rmq_sys_")
+            || topic == self.rules.cluster
+            || topic == self.rules.broker
+            || topic == self.rules.reply_topic()
+    }
+
+    /// The answer of request 305.
+    pub fn system_topics(&self) -> Vec<String> {
+        let mut topics: Vec<String> = name::SYSTEM_TOPICS.map(str::to_owned).to_vec();
+        topics.extend([self.rules.reply_topic(), self.rules.broker.clone()]);
+        topics.push(self.rules.cluster.clone());
+        topics
+    }
+
+    /// Applies the name server's list of ordered topics: those are ordered, all others not. Whether
+    /// anything changed (then the version has, too). Not to be called when the answer had no list.
+    pub fn apply_order<'a>(
+        &mut self,
+        ordered: impl IntoIterator<Item = &'a str>,
+        now_ms: i64,
+    ) -> bool {
+        let ordered: FxHashSet<&str> = ordered.into_iter().collect();
+        let mut changed = false;
+        for topic in self.topics.values() {
+            let order = ordered.contains(topic.name());
+            let before = topic.settings.replace(TopicSettings { order, ..topic.settings() });
+            changed |= before.order != order;
+        }
+        if changed {
+            self.touch(now_ms);
+        }
+        changed
+    }
+
+    /// A new version although no topic changed: `brokerPermission`, which registrations carry, did.
+    pub fn touch(&mut self, now_ms: i64) {
+        self.version.next(now_ms);
+        self.dirty = true;
+    }
+
+    /// Whether anything changed since the last call: save the file then. Not at each change: a burst of
+    /// auto-created topics would render the table once per topic.
+    pub fn take_dirty(&mut self) -> bool {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// A slave takes over its master's table and version; returns the topics that are gone.
+    pub fn replace<'a>(
+        &mut self,
+        version: DataVersion,
+        topics: impl IntoIterator<Item = (&'a str, TopicSettings)>,
+    ) -> Vec<Rc<Topic<X>>> {
+        let mut kept = FxHashSet::default();
+        for (topic, settings) in topics {
+            kept.insert(self.put(topic, settings).id);
+        }
+        let mut gone = Vec::new();
+        self.topics.retain(|_, topic| {
+            let keep = kept.contains(&topic.id);
+            if !keep {
+                topic.deleted.set(true);
+                gone.push(topic.clone());
+            }
+            keep
+        });
+        self.version = version;
+        self.dirty = true;
+        gone
+    }
+
+    fn create(
+        &mut self,
+        topic: &str,
+        settings: TopicSettings,
+        now_ms: i64,
+    ) -> Result<Rc<Topic<X>>, TopicRefused> {
+        let topics_max = self.rules.topics_max;
+        if self.topics.len() >= topics_max {
+            return Err(TopicRefused::TooMany { topic: topic.to_owned(), topics_max });
+        }
+        let made = self.put(topic, settings);
+        self.touch(now_ms);
+        Ok(made)
+    }
+
+    /// Sets a topic's settings, making it if needed, whatever the rules.
+    fn put(&mut self, topic: &str, settings: TopicSettings) -> Rc<Topic<X>> {
+        if let Some(topic) = self.topics.get(topic) {
+            topic.settings.set(settings);
+            return topic.clone();
+        }
+        let made = Rc::new(Topic {
+            name: topic.into(),
+            id: self.next_id,
+            settings: Cell::new(settings),
+            sendable: name::check_send(topic).is_ok(),
+            deleted: Cell::new(false),
+            slot: X::default(),
+        });
+        self.next_id += 1;
+        self.topics.insert(topic.into(), made.clone());
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> TopicTable<Cell<u32>> {
+        TopicTable::new(TopicRules::new("DefaultCluster", "broker-a"), 1_000)
+    }
+
+    const TEMPLATE: SendTemplate<'_> =
+        SendTemplate { default_topic: name::TBW102, queues: 4, unit: false };
+
+    #[test]
+    fn a_fresh_broker_has_stocks_topics() {
+        let table = table();
+        let of = |topic: &str| {
+            let s = table.get(topic).unwrap().settings();
+            (s.read_queues, s.write_queues, s.perm)
+        };
+        assert_eq!(of("SELF_TEST_TOPIC"), (1, 1, 6));
+        assert_eq!(of("TBW102"), (8, 8, 7));
+        assert_eq!(of("BenchmarkTest"), (1024, 1024, 6));
+        assert_eq!(of("DefaultCluster"), (16, 16, 7));
+        assert_eq!(of("broker-a"), (1, 1, 7));
+        assert_eq!(of("OFFSET_MOVED_EVENT"), (1, 1, 6));
+        assert_eq!(of("SCHEDULE_TOPIC_XXXX"), (18, 18, 6));
+        assert_eq!(of("DefaultCluster_REPLY_TOPIC"), (1, 1, 6));
+        assert_eq!(table.len(), 8);
+        assert_eq!(table.version(), DataVersion { timestamp: 1_000, counter: 0 });
+    }
+
+    #[test]
+    fn an_unknown_topic_is_made_after_its_template() {
+        let mut table = table();
+        assert!(table.get_for_send("T").unwrap().is_none());
+        let made = table.create_for_send("T", TEMPLATE, 2_000).unwrap();
+        assert_eq!(made.settings(), TopicSettings::new(4, 6));
+        assert_eq!(table.version(), DataVersion { timestamp: 2_000, counter: 1 });
+        assert!(table.take_dirty());
+        let many = SendTemplate { queues: 99, ..TEMPLATE };
+        assert_eq!(table.create_for_send("U", many, 0).unwrap().settings().write_queues, 8);
+        let none = SendTemplate { queues: -1, unit: true, ..TEMPLATE };
+        let made = table.create_for_send("V", none, 0).unwrap().settings();
+        assert_eq!((made.read_queues, made.sys_flag), (0, SYS_FLAG_UNIT));
+        assert_eq!(table.create_for_send("%RETRY%g", none, 0).unwrap().settings().sys_flag, 2);
+    }
+
+    #[test]
+    fn without_a_template_only_retry_topics_are_made() {
+        let mut table = table();
+        let odd = SendTemplate { default_topic: "BenchmarkTest", ..TEMPLATE };
+        let refused = table.create_for_send("T", odd, 0).unwrap_err();
+        assert_eq!(
+            (refused.code(), refused.to_string().split_once('\n').unwrap().0),
+            (17, "topic[T] not exist, apply first please!")
+        );
+        assert_eq!(
+            table.create_for_send("%RETRY%g", odd, 0).unwrap().settings(),
+            TopicSettings::new(1, 6)
+        );
+    }
+
+    #[test]
+    fn a_template_that_survived_in_the_file_stops_being_one() {
+        let rules = TopicRules { auto_create: false, ..TopicRules::new("c", "b") };
+        let mut table: TopicTable<()> = TopicTable::new(rules, 0);
+        assert!(table.get(name::TBW102).is_none());
+        table.put(name::TBW102, TopicSettings::new(8, 7));
+        assert!(table.create_for_send("T", TEMPLATE, 0).is_err());
+        assert_eq!(table.get(name::TBW102).unwrap().settings().perm, 6);
+        assert!(table.take_dirty());
+    }
+
+    #[test]
+    fn sends_to_the_brokers_own_topics_are_refused_though_they_exist() {
+        let table = table();
+        assert_eq!(table.get_for_send("SCHEDULE_TOPIC_XXXX").unwrap_err().code(), 16);
+        assert_eq!(table.get_for_send("a b").unwrap_err().code(), 1);
+        assert!(table.get_for_send("BenchmarkTest").unwrap().is_some());
+    }
+
+    #[test]
+    fn who_holds_a_topic_sees_changes_and_its_end() {
+        let mut table = table();
+        let held = table.create_for_send("T", TEMPLATE, 0).unwrap();
+        held.slot().set(7);
+        table.update("T", TopicSettings::new(16, 6), 0).unwrap();
+        assert_eq!((held.settings().read_queues, held.slot().get()), (16, 7));
+        table.delete("T", 0).unwrap();
+        assert!(held.is_deleted());
+        let again = table.update("T", TopicSettings::new(1, 6), 0).unwrap();
+        assert!(again.created);
+        assert_ne!(again.topic.id(), held.id());
+        assert_eq!(again.topic.slot().get(), 0);
+    }
+
+    #[test]
+    fn administrators_cannot_touch_system_topics() {
+        let mut table = table();
+        for topic in
+            ["TBW102", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "rmq_sys_x"]
+        {
+            assert_eq!(table.delete(topic, 0).unwrap_err(), TopicRefused::System(topic.to_owned()));
+        }
+        assert_eq!(table.system_topics().len(), 12);
+        assert!(table.delete("Unknown", 0).unwrap().is_none());
+        assert!(!table.take_dirty());
+        let wild = TopicSettings::new(i32::MAX, 6);
+        assert_eq!(table.update("T", wild, 0).unwrap_err().code(), 1);
+    }
+
+    #[test]
+    fn the_order_list_sets_and_clears_and_changes_the_version_once() {
+        let mut table = table();
+        table.update("T", TopicSettings::new(1, 6), 0).unwrap();
+        table.update("U", TopicSettings::new(1, 6), 0).unwrap();
+        let counter = table.version().counter;
+        assert!(table.apply_order(["T", "Unknown"], 0));
+        assert!(!table.apply_order(["T"], 0));
+        assert!(table.get("T").unwrap().settings().order);
+        assert!(table.apply_order(["U"], 0));
+        assert!(!table.get("T").unwrap().settings().order);
+        assert_eq!(table.version().counter, counter + 2);
+    }
+
+    #[test]
+    fn a_topic_shows_as_in_stocks_remark() {
+        let table = table();
+        assert_eq!(
+            table.get("broker-a").unwrap().to_string(),
+            "TopicConfig [topicName=broker-a, readQueueNums=1, writeQueueNums=1, perm=RWX, \
+             topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false]"
+        );
+    }
+
+    #[test]
+    fn the_bound_refuses_new_topics() {
+        let rules = TopicRules { topics_max: 9, ..TopicRules::new("c", "b") };
+        let mut table: TopicTable<()> = TopicTable::new(rules, 0);
+        table.create_for_send("T", TEMPLATE, 0).unwrap();
+        assert_eq!(table.create_for_send("U", TEMPLATE, 0).unwrap_err().code(), 17);
+        assert!(table.get_for_send("T").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_slave_takes_over_its_masters_table() {
+        let mut table = table();
+        let held = table.update("Old", TopicSettings::new(1, 6), 0).unwrap().topic;
+        let version = DataVersion { timestamp: 5, counter: 9 };
+        let gone = table.replace(
+            version,
+            [("TBW102", TopicSettings::new(8, 7)), ("New", TopicSettings::new(2, 6))],
+        );
+        assert_eq!((table.len(), table.version()), (2, version));
+        assert!(held.is_deleted() && gone.iter().any(|t| t.name() == "Old"));
+    }
+}
