@@ -160,6 +160,13 @@ impl Server {
         self.conns.borrow().get(&id).cloned()
     }
 
+    /// Bytes of memory in the connections' receive buffers, and unsent reply bytes. Walks all connections.
+    pub fn buffered_bytes(&self) -> (usize, usize) {
+        let conns = self.conns.borrow();
+        let received = conns.values().map(|c| c.rx.borrow().memory()).sum();
+        (received, conns.values().map(|c| c.out_bytes()).sum())
+    }
+
     /// Closes the ports to new connections; those that are open go on. The sockets are closed when the accept
     /// tasks have seen it, an instant later.
     pub fn stop_accepting(&self) {

@@ -63,6 +63,11 @@ impl RecvBuf {
         self.need
     }
 
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> usize {
+        self.buf.capacity()
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
