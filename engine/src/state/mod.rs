@@ -10,11 +10,14 @@
 //! | [`groups`] | consumer groups | `subscriptionGroup.json` |
 //! | [`offsets`] | consumer offsets | `consumerOffset.json` |
 //! | [`delay`] | delay levels and their progress | `delayOffset.json` |
+//! | [`clients`] | connected producers and consumers | |
 //! | [`filter`] | subscriptions and tag matching | |
 //! | [`locks`] | queue locks of orderly consumers | |
 //! | [`waiters`] | waiting pulls | |
 //! | [`stats`], [`stats_items`] | counters | |
 
+pub mod client_mode;
+pub mod clients;
 pub mod delay;
 pub mod filter;
 pub mod groups;

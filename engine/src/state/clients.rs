@@ -1,0 +1,513 @@
+//! Who is connected: the producers and consumers that heartbeats register, by connection and group.
+//!
+//! A registration belongs to a connection: its close ends all of them, and 120 s without a heartbeat end
+//! one. What must be told to whom (NOTIFY_CONSUMER_IDS_CHANGED, 40) comes back as [`Notify`] values; this
+//! module sends nothing.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use ringmq_net::code::response;
+use ringmq_net::language::Language;
+use rustc_hash::{FxHashMap, FxHashSet};
+use thiserror::Error;
+
+use super::ConnId;
+use super::client_mode::{ConsumeFromWhere, ConsumeType, MessageModel};
+use super::filter::{FilterError, Subscription, SubscriptionParts};
+use super::topic_name::FAQ;
+
+/// How long a registration lives without a heartbeat, in ms (stock 4.9.8).
+pub const LIFE_MS: i64 = 120_000;
+
+/// How often [`Clients::expire`] should run, in ms (stock 4.9.8).
+pub const SCAN_INTERVAL_MS: i64 = 10_000;
+
+/// Most groups that one connection may register; stock has no bound.
+pub const CONN_GROUPS_MAX: usize = 10_000;
+
+/// The connection behind a heartbeat.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConn<'a> {
+    /// The connection.
+    pub conn: ConnId,
+    /// `clientID` of the heartbeat.
+    pub client_id: &'a str,
+    /// Of the heartbeat's header.
+    pub language: Language,
+    /// Of the heartbeat's header.
+    pub version: i32,
+    /// The peer.
+    pub addr: SocketAddr,
+}
+
+/// One client's registration in one group.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The connection.
+    pub conn: ConnId,
+    /// The client's id; two connections may have the same.
+    pub client_id: Rc<str>,
+    /// Language of the client.
+    pub language: Language,
+    /// Version of the client.
+    pub version: i32,
+    /// The peer.
+    pub addr: SocketAddr,
+    /// When it last sent a heartbeat, ms.
+    pub last_heartbeat_ms: i64,
+}
+
+/// Tell these connections that the members of `group` changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notify {
+    /// The consumer group.
+    pub group: Rc<str>,
+    /// All its members, in order of their connection ids.
+    pub conns: Vec<ConnId>,
+}
+
+/// What [`Clients::expire`] decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Connections whose client is silent: close them.
+    pub close: Vec<ConnId>,
+    /// Groups that lost a member.
+    pub notify: Vec<Notify>,
+}
+
+/// A connection registered as many groups as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a connection may register {CONN_GROUPS_MAX} groups: use more connections")]
+pub struct TooManyGroups;
+
+/// Why a pull that relies on its group's registration was refused. Displayed, it is stock 4.9.8's remark;
+/// [`PullRefused::code`] is the response code.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PullRefused {
+    /// Nobody is registered in the group.
+    #[error("the consumer's group info not exist{FAQ}")]
+    NoGroup,
+    /// The group consumes by broadcast and may not.
+    #[error("the consumer group[{0}] can not consume by broadcast way")]
+    Broadcast(String),
+    /// The group doesn't subscribe to the topic.
+    #[error("the consumer's subscription not exist{FAQ}")]
+    NotSubscribed,
+    /// The client has a newer subscription than the group's heartbeats brought: it comes soon.
+    #[error("the consumer's subscription not latest")]
+    NotLatest,
+    /// The expression can't be evaluated here.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
+
+impl PullRefused {
+    /// The response code that goes with the remark.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::NoGroup | Self::NotSubscribed => response::SUBSCRIPTION_NOT_EXIST,
+            Self::Broadcast(_) => response::NO_PERMISSION,
+            Self::NotLatest => response::SUBSCRIPTION_NOT_LATEST,
+            Self::Filter(FilterError::Malformed) => response::SUBSCRIPTION_PARSE_FAILED,
+            Self::Filter(FilterError::Unsupported(_)) => response::SYSTEM_ERROR,
+        }
+    }
+}
+
+/// The members of a group, by connection.
+#[derive(Debug, Default)]
+pub struct Members(FxHashMap<ConnId, Member>);
+
+impl Members {
+    /// All, in order of their connection ids.
+    pub fn sorted(&self) -> Vec<&Member> {
+        let mut members: Vec<&Member> = self.0.values().collect();
+        members.sort_unstable_by_key(|m| m.conn);
+        members
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none: such a group doesn't stay in the registry.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The registration of a connection.
+    pub fn get(&self, conn: ConnId) -> Option<&Member> {
+        self.0.get(&conn)
+    }
+
+    /// The member with this client id; of several the one that was heard last.
+    pub fn by_client_id(&self, client_id: &str) -> Option<&Member> {
+        let same = self.0.values().filter(|m| *m.client_id == *client_id);
+        same.max_by_key(|m| (m.last_heartbeat_ms, m.conn))
+    }
+
+    fn conns(&self) -> Vec<ConnId> {
+        let mut conns: Vec<ConnId> = self.0.keys().copied().collect();
+        conns.sort_unstable();
+        conns
+    }
+
+    /// Notes a heartbeat; whether the connection is new here.
+    fn heard(&mut self, client: &ClientConn<'_>, now_ms: i64) -> bool {
+        let known = self.0.get_mut(&client.conn);
+        let is_new = known.is_none();
+        match known {
+            Some(member) if *member.client_id == *client.client_id => {
+                member.last_heartbeat_ms = now_ms;
+                member.language = client.language;
+                member.version = client.version;
+            }
+            _ => {
+                let member = Member {
+                    conn: client.conn,
+                    client_id: client.client_id.into(),
+                    language: client.language,
+                    version: client.version,
+                    addr: client.addr,
+                    last_heartbeat_ms: now_ms,
+                };
+                self.0.insert(client.conn, member);
+            }
+        }
+        is_new
+    }
+
+    /// The connections that were silent for too long.
+    fn silent(&self, now_ms: i64) -> impl Iterator<Item = ConnId> {
+        let silent = self.0.values().filter(move |m| now_ms - m.last_heartbeat_ms > LIFE_MS);
+        silent.map(|m| m.conn)
+    }
+}
+
+/// How a group consumes, as its last heartbeat said; `None` is what stock reads as null.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerMode {
+    /// Pull or push.
+    pub consume_type: Option<ConsumeType>,
+    /// Clustering or broadcasting.
+    pub model: Option<MessageModel>,
+    /// Where a new group begins.
+    pub from_where: Option<ConsumeFromWhere>,
+}
+
+/// A consumer group with at least one member.
+#[derive(Debug)]
+pub struct ConsumerGroup {
+    name: Rc<str>,
+    members: Members,
+    mode: ConsumerMode,
+    subscriptions: FxHashMap<Box<str>, Rc<Subscription>>,
+}
+
+impl ConsumerGroup {
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Who is registered.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// How it consumes.
+    pub fn mode(&self) -> ConsumerMode {
+        self.mode
+    }
+
+    /// What it wants of a topic.
+    #[inline]
+    pub fn subscription(&self, topic: &str) -> Option<&Rc<Subscription>> {
+        self.subscriptions.get(topic)
+    }
+
+    /// All subscriptions, in no order.
+    pub fn subscriptions(&self) -> impl Iterator<Item = &Rc<Subscription>> {
+        self.subscriptions.values()
+    }
+
+    /// The answer of request 38. A client id on two connections comes twice, as in stock.
+    pub fn client_ids(&self) -> Vec<&str> {
+        self.members.sorted().into_iter().map(|m| &*m.client_id).collect()
+    }
+
+    fn notify(&self) -> Notify {
+        Notify { group: self.name.clone(), conns: self.members.conns() }
+    }
+
+    /// Merges a heartbeat's subscriptions; whether a topic came or went. One that is known is replaced
+    /// only by a greater version, and that alone tells nobody.
+    fn merge(&mut self, subscriptions: &[SubscriptionParts<'_>]) -> bool {
+        let mut changed = false;
+        for parts in subscriptions {
+            let known = self.subscriptions.get_mut(parts.topic);
+            match known {
+                Some(known) if parts.version <= known.version() => {}
+                Some(known) => *known = Rc::new(Subscription::new(parts)),
+                None => {
+                    let new = Rc::new(Subscription::new(parts));
+                    self.subscriptions.insert(parts.topic.into(), new);
+                    changed = true;
+                }
+            }
+        }
+        let named: FxHashSet<&str> = subscriptions.iter().map(|parts| parts.topic).collect();
+        let before = self.subscriptions.len();
+        self.subscriptions.retain(|topic, _| named.contains(&**topic));
+        changed || self.subscriptions.len() != before
+    }
+}
+
+/// The groups of one connection.
+#[derive(Debug, Default)]
+struct ConnGroups {
+    consumers: FxHashSet<Rc<str>>,
+    producers: FxHashSet<Rc<str>>,
+}
+
+impl ConnGroups {
+    fn len(&self) -> usize {
+        self.consumers.len() + self.producers.len()
+    }
+}
+
+/// The clients of one shard. Owned by its reactor; bounded by its connections and [`CONN_GROUPS_MAX`].
+#[derive(Debug, Default)]
+pub struct Clients {
+    consumers: FxHashMap<Rc<str>, ConsumerGroup>,
+    producers: FxHashMap<Rc<str>, Members>,
+    conns: FxHashMap<ConnId, ConnGroups>,
+    /// Which connection a producing client's replies go to.
+    reply_conns: FxHashMap<Rc<str>, ConnId>,
+}
+
+impl Clients {
+    /// Nobody is connected.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A consumer's heartbeat. `notify` is false if the group's settings or the broker's forbid to tell
+    /// its members. Tell them if the connection is new in the group, or a topic came or went.
+    pub fn register_consumer(
+        &mut self,
+        client: &ClientConn<'_>,
+        group: &str,
+        mode: ConsumerMode,
+        subscriptions: &[SubscriptionParts<'_>],
+        notify: bool,
+        now_ms: i64,
+    ) -> Result<Option<Notify>, TooManyGroups> {
+        let name = match self.consumers.get(group) {
+            Some(known) => known.name.clone(),
+            None => group.into(),
+        };
+        let conn = self.conns.entry(client.conn).or_default();
+        if conn.len() >= CONN_GROUPS_MAX && !conn.consumers.contains(&name) {
+            return Err(TooManyGroups);
+        }
+        conn.consumers.insert(name.clone());
+        let group = self.consumers.entry(name.clone()).or_insert_with(|| ConsumerGroup {
+            name,
+            members: Members::default(),
+            mode,
+            subscriptions: FxHashMap::default(),
+        });
+        group.mode = mode;
+        let is_new = group.members.heard(client, now_ms);
+        let changed = group.merge(subscriptions);
+        Ok((notify && (is_new || changed)).then(|| group.notify()))
+    }
+
+    /// A producer's heartbeat.
+    pub fn register_producer(
+        &mut self,
+        client: &ClientConn<'_>,
+        group: &str,
+        now_ms: i64,
+    ) -> Result<(), TooManyGroups> {
+        let name: Rc<str> = match self.producers.get_key_value(group) {
+            Some((known, _)) => known.clone(),
+            None => group.into(),
+        };
+        let conn = self.conns.entry(client.conn).or_default();
+        if conn.len() >= CONN_GROUPS_MAX && !conn.producers.contains(&name) {
+            return Err(TooManyGroups);
+        }
+        conn.producers.insert(name.clone());
+        self.producers.entry(name).or_default().heard(client, now_ms);
+        if self.reply_conns.get(client.client_id) != Some(&client.conn) {
+            self.reply_conns.insert(client.client_id.into(), client.conn);
+        }
+        Ok(())
+    }
+
+    /// A connection leaves a consumer group (request 35); whom to tell, if `notify` allows it.
+    pub fn unregister_consumer(
+        &mut self,
+        conn: ConnId,
+        group: &str,
+        notify: bool,
+    ) -> Option<Notify> {
+        let groups = self.conns.get_mut(&conn)?;
+        groups.consumers.remove(group);
+        if groups.len() == 0 {
+            self.conns.remove(&conn);
+        }
+        let remain = self.leave_consumer(conn, group);
+        self.consumers.get(group).filter(|_| remain && notify).map(ConsumerGroup::notify)
+    }
+
+    /// A connection leaves a producer group (request 35).
+    pub fn unregister_producer(&mut self, conn: ConnId, group: &str) {
+        let Some(groups) = self.conns.get_mut(&conn) else { return };
+        groups.producers.remove(group);
+        if groups.len() == 0 {
+            self.conns.remove(&conn);
+        }
+        self.leave_producer(conn, group);
+    }
+
+    /// A connection closed: it leaves every group. Whom to tell, in order of group names.
+    pub fn close_conn(&mut self, conn: ConnId) -> Vec<Notify> {
+        let Some(groups) = self.conns.remove(&conn) else { return Vec::new() };
+        for group in &groups.producers {
+            self.leave_producer(conn, group);
+        }
+        let mut notify = Vec::new();
+        for group in &groups.consumers {
+            if self.leave_consumer(conn, group) {
+                notify.extend(self.consumers.get(group).map(ConsumerGroup::notify));
+            }
+        }
+        notify.sort_unstable_by(|a, b| a.group.cmp(&b.group));
+        notify
+    }
+
+    /// Ends the registrations that had no heartbeat for [`LIFE_MS`]. Stock 4.9.8 closes those connections
+    /// and tells nobody; here the remaining members are told, or they would not rebalance.
+    pub fn expire(&mut self, now_ms: i64) -> Expired {
+        let mut close = FxHashSet::default();
+        let mut silent: Vec<(ConnId, Rc<str>)> = Vec::new();
+        for (group, members) in &self.producers {
+            silent.extend(members.silent(now_ms).map(|conn| (conn, group.clone())));
+        }
+        for (conn, group) in silent.drain(..) {
+            close.insert(conn);
+            self.unregister_producer(conn, &group);
+        }
+        for group in self.consumers.values() {
+            silent.extend(group.members.silent(now_ms).map(|conn| (conn, group.name.clone())));
+        }
+        let mut shrunk = FxHashSet::default();
+        for (conn, group) in silent {
+            close.insert(conn);
+            self.unregister_consumer(conn, &group, false);
+            shrunk.insert(group);
+        }
+        let left = shrunk.iter().filter_map(|group| self.consumers.get(group));
+        let mut notify: Vec<Notify> = left.map(ConsumerGroup::notify).collect();
+        notify.sort_unstable_by(|a, b| a.group.cmp(&b.group));
+        let mut close: Vec<ConnId> = close.into_iter().collect();
+        close.sort_unstable();
+        Expired { close, notify }
+    }
+
+    /// A consumer group that has members.
+    #[inline]
+    pub fn consumer(&self, group: &str) -> Option<&ConsumerGroup> {
+        self.consumers.get(group)
+    }
+
+    /// The members of a producer group.
+    pub fn producer(&self, group: &str) -> Option<&Members> {
+        self.producers.get(group)
+    }
+
+    /// All consumer groups that have members, in no order.
+    pub fn consumers(&self) -> impl Iterator<Item = &ConsumerGroup> {
+        self.consumers.values()
+    }
+
+    /// All producer groups that have members, in no order.
+    pub fn producers(&self) -> impl Iterator<Item = (&str, &Members)> {
+        self.producers.iter().map(|(group, members)| (&**group, members))
+    }
+
+    /// The connected consumer groups that subscribe to a topic, sorted.
+    pub fn groups_of_topic(&self, topic: &str) -> Vec<&str> {
+        let groups = self.consumers.values().filter(|g| g.subscriptions.contains_key(topic));
+        let mut groups: Vec<&str> = groups.map(ConsumerGroup::name).collect();
+        groups.sort_unstable();
+        groups
+    }
+
+    /// The subscription that a pull without one of its own relies on, with stock's checks in order.
+    /// `broadcast_enable` is the group's setting.
+    #[inline]
+    pub fn subscription_for_pull(
+        &self,
+        group: &str,
+        topic: &str,
+        version: i64,
+        broadcast_enable: bool,
+    ) -> Result<&Rc<Subscription>, PullRefused> {
+        let Some(registered) = self.consumers.get(group) else { return Err(PullRefused::NoGroup) };
+        if !broadcast_enable && registered.mode.model == Some(MessageModel::Broadcasting) {
+            return Err(PullRefused::Broadcast(group.to_owned()));
+        }
+        let Some(subscription) = registered.subscriptions.get(topic) else {
+            return Err(PullRefused::NotSubscribed);
+        };
+        if subscription.version() < version {
+            return Err(PullRefused::NotLatest);
+        }
+        if !subscription.is_tag() {
+            let named = subscription.expression_type().to_owned();
+            return Err(PullRefused::Filter(FilterError::Unsupported(named)));
+        }
+        Ok(subscription)
+    }
+
+    /// The connection on which a producing client gets replies (request-reply messages).
+    pub fn reply_conn(&self, client_id: &str) -> Option<ConnId> {
+        self.reply_conns.get(client_id).copied()
+    }
+
+    /// Takes a connection out of a consumer group; whether it was there and others remain.
+    fn leave_consumer(&mut self, conn: ConnId, group: &str) -> bool {
+        let Some(left) = self.consumers.get_mut(group) else { return false };
+        let was_there = left.members.0.remove(&conn).is_some();
+        let remain = !left.members.is_empty();
+        if !remain {
+            self.consumers.remove(group);
+        }
+        was_there && remain
+    }
+
+    /// Takes a connection out of a producer group, and with its last one out of the reply table.
+    fn leave_producer(&mut self, conn: ConnId, group: &str) {
+        let Some(members) = self.producers.get_mut(group) else { return };
+        let left = members.0.remove(&conn);
+        if members.is_empty() {
+            self.producers.remove(group);
+        }
+        let produces = self.conns.get(&conn).is_some_and(|groups| !groups.producers.is_empty());
+        if let Some(member) = left.filter(|_| !produces)
+            && self.reply_conns.get(&member.client_id) == Some(&conn)
+        {
+            self.reply_conns.remove(&member.client_id);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clients_tests.rs"]
+mod tests;
