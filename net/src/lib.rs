@@ -1,5 +1,6 @@
 //! How bytes travel: frames, commands, headers, bodies and records of the RocketMQ protocol.
 
+pub mod body;
 #[cfg(feature = "glommio")]
 pub mod client;
 pub mod code;

@@ -1,0 +1,1 @@
+//! Bodies against the literal texts of stock brokers, name servers and clients.
