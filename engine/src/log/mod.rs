@@ -7,21 +7,46 @@
 
 mod action;
 mod block;
+mod cache;
+mod calls;
 mod core;
+mod device;
+mod error;
 mod failure;
+mod faults;
+mod files;
 mod frontier;
 mod hot;
+mod housekeeper;
+mod open;
+mod reader;
 mod recovery;
 mod recovery_input;
+mod segments;
+mod shell;
+mod sidecar;
+mod signal;
 mod state;
+mod state_file;
 mod switches;
+mod table;
 
 pub use action::{Action, FlushAction, WriteAction, ZeroAction};
 pub use block::{BlockBuf, Slice, UNIT};
+pub use cache::{CACHE_BLOCK_BYTES, CACHE_READ_BYTES_MAX, CacheStats, ReadHint, ReadRun};
 pub use core::{CoreConfig, CoreConfigError, LogCore, Offsets};
+pub use error::LogError;
 pub use failure::{AppendError, FailedOperation, Failure};
+pub use faults::{DiskFaults, Fault, FaultSeam, FileOp};
+pub use files::DiskSpace;
+pub use open::{LogConfig, Opened};
+pub use reader::READ_BYTES_MAX;
 pub use recovery::{Recovered, Recovery, RecoveryAction};
 pub use recovery_input::{CheckpointTimes, RecoveryError, RecoveryInput, SegmentFile};
+pub use segments::{SegmentInfo, checkpoint_print};
+pub use shell::{Log, LogStats, Progress};
+pub use sidecar::{CRC_BLOCK_BYTES, Sidecar};
 pub use state::LogState;
+pub use state_file::StateFile;
 #[doc(hidden)]
 pub use switches::Switches;

@@ -1,0 +1,706 @@
+//! The log of one shard: the core's decisions carried out on real files.
+//!
+//! ```text
+//!   append -> core.append (memory)              kick/events -> core.poll_action
+//!                                                 Write  -> writer task  -> device -> core.write_done  --+
+//!                                                 Flush  -> flusher task -> device -> core.flush_done  --+-> on_progress
+//!                                                 Zero, Prepare, Save -> housekeeping thread -> report --+
+//! ```
+//!
+//! Two tasks live as long as the log, one for the write and one for the flush in flight: nothing is spawned per append or
+//! per write.
+
+use super::{
+    Action, AppendError, Failure, FlushAction, LogCore, Offsets, WriteAction,
+    block::Slice,
+    cache::{BlockCache, CacheStats},
+    calls::Calls,
+    device::Device,
+    error::LogError,
+    files::DiskSpace,
+    housekeeper::{Job, Outcome, Report},
+    open::{LogConfig, spawn},
+    segments::{Layout, SegmentInfo},
+    sidecar::Folder,
+    signal::{Changed, Slot},
+    state::LogState,
+    table::Table,
+};
+use glommio::{io::DmaBuffer, task::JoinHandle};
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    rc::Rc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Block CRCs are handed to the housekeeper in batches of at least this many.
+const CRC_BATCH_BLOCKS: u64 = 16;
+
+/// How far the log is, as told to [`Log::on_progress`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Appended, written, durable, visible.
+    pub offsets: Offsets,
+    /// The log stopped taking writes: see [`Log::failed`].
+    pub failed: bool,
+}
+
+/// Counters since the log was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogStats {
+    /// Device writes.
+    pub writes: u64,
+    /// Bytes of them, padding included.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// The cache of cold reads.
+    pub cache: CacheStats,
+    /// Memory held by recent blocks.
+    pub hot_bytes: u64,
+}
+
+/// One shard's commit log. Lives on the reactor that opened it; cheap to clone.
+///
+/// Dropping it without [`Log::close`] is what a crash looks like: the next open recovers.
+#[derive(Clone)]
+pub struct Log(pub(crate) Rc<Shell>);
+
+/// What only RingMQ keeps beside the core's state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) dispatched: Option<u64>,
+    pub(crate) checkpoint_prints: [u32; 2],
+}
+
+type OnProgress = Rc<dyn Fn(Progress)>;
+
+pub(crate) struct Parts {
+    pub(crate) config: LogConfig,
+    pub(crate) layout: Layout,
+    pub(crate) calls: Rc<Calls>,
+    pub(crate) device: Device,
+    pub(crate) table: Table,
+    pub(crate) core: LogCore<DmaBuffer>,
+    pub(crate) kept: Kept,
+    pub(crate) saved: LogState,
+}
+
+pub(crate) struct Shell {
+    pub(crate) config: LogConfig,
+    pub(crate) layout: Layout,
+    pub(crate) calls: Rc<Calls>,
+    pub(crate) device: Device,
+    pub(crate) table: Table,
+    pub(crate) cache: BlockCache,
+    pub(crate) core: RefCell<LogCore<DmaBuffer>>,
+    kept: Cell<Kept>,
+    /// The state that is durable on disk.
+    saved: Cell<LogState>,
+    saving: Cell<Option<LogState>>,
+    /// Why the last save failed, if it did.
+    save_error: RefCell<Option<LogError>>,
+    writes: Slot<WriteAction<DmaBuffer>>,
+    flushes: Slot<FlushAction>,
+    /// Something happened: an event of any kind.
+    changed: Changed,
+    on_progress: RefCell<Option<OnProgress>>,
+    folder: RefCell<Folder>,
+    zeroing: Cell<bool>,
+    /// A segment could not be made the last time.
+    no_space: Cell<bool>,
+    stats: Cell<LogStats>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl Log {
+    pub(crate) fn new(parts: Parts) -> Log {
+        let end = parts.core.offsets().written;
+        let folder = Folder::new(parts.config.core.segment_size, end);
+        Log(Rc::new(Shell {
+            cache: BlockCache::new(parts.config.cache_bytes),
+            folder: RefCell::new(folder),
+            config: parts.config,
+            layout: parts.layout,
+            calls: parts.calls,
+            device: parts.device,
+            table: parts.table,
+            core: RefCell::new(parts.core),
+            kept: Cell::new(parts.kept),
+            saved: Cell::new(parts.saved),
+            saving: Cell::new(None),
+            save_error: RefCell::default(),
+            writes: Slot::new(),
+            flushes: Slot::new(),
+            changed: Changed::default(),
+            on_progress: RefCell::default(),
+            zeroing: Cell::new(false),
+            no_space: Cell::new(false),
+            stats: Cell::default(),
+            tasks: RefCell::default(),
+        }))
+    }
+
+    /// Starts the tasks and waits until appends are taken, or until only space is missing.
+    pub(crate) async fn start(&self) -> Result<(), LogError> {
+        let shell = &self.0;
+        let end = self.appended();
+        // What is written next is opened here: the writer never waits for an open.
+        for segment in shell.table.infos() {
+            if segment.start + segment.bytes > end {
+                shell.table.open(segment.start, &shell.device).await?;
+            }
+        }
+        let sink = Rc::downgrade(shell);
+        shell.calls.set_sink(Rc::new(move |report| {
+            if let Some(shell) = sink.upgrade() {
+                Shell::reported(&shell, report);
+            }
+        }));
+        let queue = shell.config.task_queue;
+        let tasks =
+            [spawn(queue, shell.clone().write_task()), spawn(queue, shell.clone().flush_task())];
+        shell.tasks.borrow_mut().extend(tasks);
+        shell.rebuild_crcs(end);
+        shell.pump();
+        loop {
+            let ready = {
+                let core = shell.core.borrow();
+                let zeroed = !shell.config.core.zero_ahead || core.zeroed_to() > end;
+                core.failure().is_some() || shell.no_space.get() || core.ready_end() > end && zeroed
+            };
+            if ready {
+                return Ok(());
+            }
+            shell.changed.wait().await;
+        }
+    }
+
+    /// Keeps a task to be awaited by [`Log::close`].
+    pub(crate) fn adopt(&self, task: JoinHandle<()>) {
+        self.0.tasks.borrow_mut().push(task);
+    }
+
+    // ---- appending ----
+
+    /// Reserves `len` bytes (one record, or a batch's records back to back) in one segment and contiguous memory, and lets
+    /// `fill` encode them in place; it gets the physical offset and must write every byte, and must not call the log.
+    /// Returns the physical offset. Nothing goes to the device before [`Log::kick`].
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing was reserved then and `fill` wasn't called.
+    pub fn append(
+        &self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8], u64),
+    ) -> Result<u64, AppendError> {
+        self.0.core.borrow_mut().append(len, fill)
+    }
+
+    /// Whether [`Log::append`] would take `len` bytes now.
+    pub fn admits(&self, len: usize) -> Result<(), AppendError> {
+        self.0.core.borrow().admits(len)
+    }
+
+    /// Starts a write if there is something to write and none in flight. Cheap: call it once per turn.
+    pub fn kick(&self) {
+        self.0.pump();
+    }
+
+    /// Asks for a flush of what is written by then; [`Log::on_progress`] tells. At level `sync` flushes come by themselves.
+    pub fn request_flush(&self) {
+        self.0.core.borrow_mut().request_flush();
+        self.0.pump();
+    }
+
+    /// Waits until everything below `offset` is durable.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] if the log stopped before it was.
+    pub async fn flushed(&self, offset: u64) -> Result<(), LogError> {
+        loop {
+            if self.durable() >= offset {
+                return Ok(());
+            }
+            if let Some(failure) = self.failed() {
+                return Err(LogError::Failed(failure.to_string()));
+            }
+            if self.0.core.borrow().is_closed() {
+                return Err(LogError::Closed);
+            }
+            let changed = self.0.changed.wait();
+            self.request_flush();
+            changed.await;
+        }
+    }
+
+    /// Sets who is told, on this reactor, after each completed write or flush and at a failure. Replaces the former one.
+    /// It may append, kick and request flushes.
+    pub fn on_progress(&self, f: Box<dyn Fn(Progress)>) {
+        *self.0.on_progress.borrow_mut() = Some(Rc::from(f));
+    }
+
+    // ---- looking ----
+
+    /// End of what was appended.
+    pub fn appended(&self) -> u64 {
+        self.offsets().appended
+    }
+
+    /// End of the last record that lies wholly inside completed writes.
+    pub fn written(&self) -> u64 {
+        self.offsets().written
+    }
+
+    /// End of what a flush covered.
+    pub fn durable(&self) -> u64 {
+        self.offsets().durable
+    }
+
+    /// End of what readers may see: written, or durable at level `sync`.
+    pub fn visible(&self) -> u64 {
+        self.offsets().visible
+    }
+
+    /// All of them.
+    pub fn offsets(&self) -> Offsets {
+        self.0.core.borrow().offsets()
+    }
+
+    /// Start of the first segment; the end of the log if there is none.
+    pub fn min_offset(&self) -> u64 {
+        self.0.table.first_start().unwrap_or_else(|| self.appended())
+    }
+
+    /// Bytes appended and not yet written.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.0.core.borrow().unwritten_bytes()
+    }
+
+    /// What made the log stop taking writes, if anything did.
+    pub fn failed(&self) -> Option<Failure> {
+        self.0.core.borrow().failure().cloned()
+    }
+
+    /// The next segment can't be made for want of space; clears itself.
+    pub fn is_disk_full(&self) -> bool {
+        self.0.no_space.get()
+    }
+
+    /// Bytes `[offset, offset + len)` if they are written and in memory, as one or more whole records; no copy.
+    pub fn hot(&self, offset: u64, len: usize) -> Option<Slice> {
+        self.0.core.borrow().hot(offset, len)
+    }
+
+    /// Visible bytes from `offset` on, at most `len_max`, as far as one block in memory goes; never empty. For streams.
+    pub fn hot_from(&self, offset: u64, len_max: usize) -> Option<Slice> {
+        let core = self.0.core.borrow();
+        let most = usize::try_from(core.visible().checked_sub(offset)?).unwrap_or(usize::MAX);
+        core.hot_from_offset(offset, len_max.min(most))
+    }
+
+    /// The segments, oldest first. The last ones may hold no records yet.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.0.table.infos()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> LogStats {
+        LogStats {
+            cache: self.0.cache.stats(),
+            hot_bytes: self.0.core.borrow().hot_bytes() as u64,
+            ..self.0.stats.get()
+        }
+    }
+
+    // ---- upkeep ----
+
+    /// Free and total space of the disk, asked off the reactor.
+    pub async fn disk_space(&self) -> Result<DiskSpace, LogError> {
+        match self.0.calls.call(|id| Job::Space { id }).await? {
+            Outcome::Space(space) => Ok(space),
+            _ => Err(LogError::Closed),
+        }
+    }
+
+    /// Removes the oldest segment, never one that is being written. Its bytes can't be read any more when this is first
+    /// polled; its space is freed in steps, off the reactor.
+    ///
+    /// # Errors
+    /// [`LogError::NothingToDelete`] if only the segment being written is left; I/O errors, after which it is still there.
+    pub async fn delete_oldest(&self) -> Result<SegmentInfo, LogError> {
+        let shell = &self.0;
+        let oldest = *self.segments().first().ok_or(LogError::NothingToDelete)?;
+        let end = oldest.start + oldest.bytes;
+        if end > self.written() {
+            return Err(LogError::NothingToDelete);
+        }
+        // A recovery would miss a segment that the saved state says is durable only in part.
+        self.saved_beyond(end).await?;
+        if self.min_offset() != oldest.start {
+            // Somebody else deleted it meanwhile.
+            return Err(LogError::NothingToDelete);
+        }
+        shell.table.pop_first();
+        shell.cache.keep_only(end, u64::MAX);
+        let start = oldest.start;
+        match shell.calls.call(|id| Job::Delete { id, start }).await {
+            Ok(_) => Ok(oldest),
+            Err(e) => {
+                shell.table.push_first(oldest);
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes sure that the state on disk says durable up to `offset` at least.
+    async fn saved_beyond(&self, offset: u64) -> Result<(), LogError> {
+        self.flushed(offset).await?;
+        // Nearly always so already: states are saved every few tens of megabytes.
+        *self.0.save_error.borrow_mut() = None;
+        while self.0.saved.get().durable < offset {
+            if let Some(failure) = self.failed() {
+                return Err(LogError::Failed(failure.to_string()));
+            }
+            if let Some(error) = self.0.save_error.borrow().clone() {
+                return Err(error);
+            }
+            let changed = self.0.changed.wait();
+            self.0.core.borrow_mut().request_save();
+            self.0.pump();
+            changed.await;
+        }
+        Ok(())
+    }
+
+    /// Derived data is durable up to this physical offset: where a recovery redoes from. Saved with the next state.
+    pub fn set_dispatched(&self, offset: u64) {
+        let kept = self.0.kept.get();
+        self.0.kept.set(Kept { dispatched: Some(offset), ..kept });
+        self.0.core.borrow_mut().request_save();
+        self.0.pump();
+    }
+
+    /// Call this, and await it, before writing these bytes as `<store>/checkpoint`: a checkpoint whose content the state
+    /// doesn't know is taken for a stock broker's.
+    pub async fn expect_checkpoint(&self, content: &[u8]) -> Result<(), LogError> {
+        let shell = &self.0;
+        let kept = shell.kept.get();
+        let kept = Kept {
+            checkpoint_prints: [
+                kept.checkpoint_prints[1],
+                super::segments::checkpoint_print(content),
+            ],
+            ..kept
+        };
+        shell.kept.set(kept);
+        // Not through the core: it would only save a changed log state. Jobs are carried out in order, so this can't undo
+        // a newer state: the core's next save carries these prints too.
+        let log = shell.saving.get().unwrap_or(shell.saved.get());
+        let bytes = kept.state_file(shell.config.shards, log).encode();
+        shell.calls.call(|id| Job::SaveNow { id, bytes }).await.map(|_| ())
+    }
+
+    /// Stops taking appends, writes and flushes everything, saves the state as clean, and ends tasks and thread.
+    ///
+    /// # Errors
+    /// [`LogError::Failed`] if the log had stopped before: what is on disk is recovered at the next open.
+    pub async fn close(self) -> Result<(), LogError> {
+        let shell = &self.0;
+        {
+            let mut core = shell.core.borrow_mut();
+            core.close();
+            core.retry();
+        }
+        *shell.save_error.borrow_mut() = None;
+        let result = loop {
+            shell.pump();
+            {
+                let core = shell.core.borrow();
+                if let Some(failure) = core.failure() {
+                    break Err(LogError::Failed(failure.to_string()));
+                }
+                if core.is_closed() && core.is_idle() {
+                    break Ok(());
+                }
+            }
+            // A full disk must not keep a broker from stopping: everything is written, only not known to be clean.
+            if let Some(error) = shell.save_error.borrow().clone() {
+                break Err(error);
+            }
+            shell.changed.wait().await;
+        };
+        shell.give_crcs(true);
+        shell.writes.close();
+        shell.flushes.close();
+        shell.calls.stop();
+        let tasks = shell.tasks.take();
+        for task in tasks {
+            task.await;
+        }
+        shell.calls.house.stop();
+        *shell.on_progress.borrow_mut() = None;
+        result
+    }
+}
+
+impl Shell {
+    /// Hands out whatever the core wants done.
+    pub(crate) fn pump(&self) {
+        loop {
+            let action = self.core.borrow_mut().poll_action();
+            match action {
+                None => break,
+                Some(Action::Write(write)) => self.writes.put(write),
+                Some(Action::Flush(flush)) => self.flushes.put(flush),
+                Some(Action::Zero(zero)) => {
+                    self.zeroing.set(true);
+                    self.order(Job::Zero {
+                        id: zero.id,
+                        start: zero.segment_start,
+                        from: zero.from,
+                        to: zero.to,
+                    });
+                }
+                Some(Action::Prepare { start }) => self.order(Job::Prepare { start }),
+                Some(Action::Save { id, state }) => {
+                    self.saving.set(Some(state));
+                    let bytes = self.kept.get().state_file(self.config.shards, state).encode();
+                    self.order(Job::Save { id, bytes });
+                }
+            }
+        }
+        if self.zeroing.get() {
+            let urgent = self.core.borrow().zero_is_urgent();
+            self.calls.house.set_zero_urgent(urgent);
+        }
+    }
+
+    /// A job of the core. The channel has room for one of each kind, always.
+    fn order(&self, job: Job) {
+        if let Err(e) = self.calls.house.send(job) {
+            panic!("the housekeeping thread is gone: {e}");
+        }
+    }
+
+    // ---- the two tasks ----
+
+    async fn write_task(self: Rc<Self>) {
+        while let Some(write) = self.writes.take().await {
+            let result = match self.table.opened(write.segment_start) {
+                Some(segment) => {
+                    self.device.write(&segment, write.position, write.buf.clone()).await
+                }
+                None => Err(io::Error::other("the segment being written isn't open")),
+            };
+            self.wrote(&write, result);
+        }
+    }
+
+    fn wrote(&self, write: &WriteAction<DmaBuffer>, result: io::Result<()>) {
+        let ok = result.is_ok();
+        let offsets = {
+            let mut core = self.core.borrow_mut();
+            core.write_done(write.id, result);
+            let offsets = core.offsets();
+            if offsets.written - offsets.durable >= self.config.flush_bytes {
+                core.request_flush();
+            }
+            offsets
+        };
+        if ok {
+            let mut stats = self.stats.get();
+            stats.writes += 1;
+            stats.written_bytes += write.buf.len() as u64;
+            self.stats.set(stats);
+        }
+        // The next write is under way before acknowledgements are made.
+        self.pump();
+        self.progress();
+        if ok && self.config.block_crcs {
+            self.fold(write, offsets.written);
+        }
+    }
+
+    async fn flush_task(self: Rc<Self>) {
+        while let Some(flush) = self.flushes.take().await {
+            let result = self.flush_segments(&flush).await;
+            if result.is_ok() {
+                let mut stats = self.stats.get();
+                stats.flushes += 1;
+                self.stats.set(stats);
+            }
+            self.core.borrow_mut().flush_done(flush.id, result);
+            self.pump();
+            self.progress();
+            self.give_crcs(false);
+        }
+    }
+
+    async fn flush_segments(&self, flush: &FlushAction) -> io::Result<()> {
+        for &start in &flush.segments {
+            match self.table.opened(start) {
+                Some(segment) => self.device.flush(&segment).await?,
+                None => return Err(io::Error::other("the segment being flushed isn't open")),
+            }
+            if start + self.config.core.segment_size <= flush.upto {
+                self.table.touch(start, now_ms());
+                if self.config.block_crcs {
+                    // Whatever the folder could not know of it.
+                    self.order(Job::RebuildCrcs { starts: vec![start] });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&self) {
+        self.changed.notify();
+        let on_progress = self.on_progress.borrow().clone();
+        if let Some(on_progress) = on_progress {
+            let progress = {
+                let core = self.core.borrow();
+                Progress { offsets: core.offsets(), failed: core.failure().is_some() }
+            };
+            on_progress(progress);
+        }
+    }
+
+    // ---- block CRCs ----
+
+    /// Folds what a write brought. `written` is the end of whole records on the device.
+    fn fold(&self, write: &WriteAction<DmaBuffer>, written: u64) {
+        let mut folder = self.folder.borrow_mut();
+        let base = write.segment_start + write.position;
+        let bytes = write.buf.as_bytes();
+        let padded_end = base + bytes.len() as u64;
+        let end = written.min(padded_end);
+        let Some(from) = folder.at().checked_sub(base) else {
+            // Not reached: writes are contiguous. An unknown block is rebuilt.
+            folder.skip_to(end);
+            return;
+        };
+        if let Some(new) = bytes.get(from as usize..(end - base) as usize) {
+            folder.feed(new);
+        }
+        if written > padded_end {
+            // The segment ended with a BLANK record: nothing but zeros follows.
+            folder.feed_zeros_to(write.segment_start + self.config.core.segment_size);
+        }
+    }
+
+    fn give_crcs(&self, all: bool) {
+        if !self.config.block_crcs {
+            return;
+        }
+        let durable = self.core.borrow().offsets().durable;
+        let mut folder = self.folder.borrow_mut();
+        if !all && folder.waiting() < CRC_BATCH_BLOCKS {
+            return;
+        }
+        for batch in folder.take_below(durable) {
+            self.calls.house.send_crcs(batch);
+        }
+    }
+
+    /// Has the absent CRCs of finished segments filled.
+    fn rebuild_crcs(&self, end: u64) {
+        let size = self.config.core.segment_size;
+        let starts: Vec<u64> = self
+            .table
+            .infos()
+            .iter()
+            .map(|s| s.start)
+            .filter(|start| start + size <= end)
+            .collect();
+        if self.config.block_crcs && !starts.is_empty() {
+            self.order(Job::RebuildCrcs { starts });
+        }
+    }
+
+    // ---- the thread's reports ----
+
+    fn reported(shell: &Rc<Self>, report: Report) {
+        match report {
+            Report::Prepared { start, result } => match result {
+                Ok(zeroed) => {
+                    let shell = shell.clone();
+                    // Once a segment; opening it needs the device.
+                    let task = glommio::spawn_local(async move {
+                        shell.segment_made(start, zeroed).await;
+                    });
+                    task.detach();
+                }
+                Err(e) => shell.segment_not_made(start, &e),
+            },
+            Report::Zeroed { id, result } => {
+                shell.zeroing.set(false);
+                shell.calls.house.set_zero_urgent(false);
+                shell.core.borrow_mut().zero_done(id, result.map_err(io_error));
+                shell.pump();
+                if shell.core.borrow().failure().is_some() {
+                    shell.progress();
+                }
+            }
+            Report::Saved { id, result } => {
+                *shell.save_error.borrow_mut() = result.as_ref().err().cloned();
+                match (&result, shell.saving.take()) {
+                    (Ok(()), Some(state)) => shell.saved.set(state),
+                    (Err(e), _) => tracing::warn!("{e}; tried again in a second"),
+                    _ => {}
+                }
+                shell.core.borrow_mut().state_saved(id, result.map_err(io_error));
+                shell.pump();
+            }
+            Report::Retry => {
+                shell.core.borrow_mut().retry();
+                shell.pump();
+            }
+            Report::Done { .. } => {}
+        }
+        shell.changed.notify();
+    }
+
+    async fn segment_made(&self, start: u64, zeroed: u64) {
+        match self.device.open_segment(self.layout.segment(start)).await {
+            Ok(open) => {
+                let info = SegmentInfo {
+                    start,
+                    bytes: self.config.core.segment_size,
+                    modified_ms: now_ms(),
+                };
+                self.table.push(info, Rc::new(open));
+                if self.no_space.replace(false) {
+                    tracing::info!("segment {start:020} made: appends are taken again");
+                }
+                self.core.borrow_mut().segment_ready(start, zeroed);
+                self.pump();
+            }
+            Err(e) => {
+                self.segment_not_made(start, &e);
+                self.calls.house.retry_later();
+            }
+        }
+        self.changed.notify();
+    }
+
+    fn segment_not_made(&self, start: u64, error: &LogError) {
+        if !self.no_space.replace(true) {
+            tracing::warn!(
+                "segment {start:020} can't be made: {error}; tried again every second, appends that need it are refused"
+            );
+        }
+        self.core.borrow_mut().segment_failed(start);
+    }
+}
+
+fn io_error(error: LogError) -> io::Error {
+    super::device::into_io(error)
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}
