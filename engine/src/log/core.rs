@@ -34,8 +34,6 @@ use super::{
 const BLANK_BYTES: usize = 8;
 /// Magic of the BLANK record (stock 4.x).
 const BLANK_MAGIC: u32 = 0xCBD4_3194;
-/// Zeroing is urgent while it leads the tail by less than this many bytes.
-const ZERO_LEAD_BYTES_MIN: u64 = 1 << 20;
 
 /// Sizes and choices of one log. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +54,10 @@ pub struct CoreConfig {
     pub zero_ahead: bool,
     /// How far ahead of the tail zeros may run, within the segments that are ready.
     pub zero_ahead_bytes: u64,
+    /// Smallest piece to zero at a time, a multiple of [`UNIT`].
+    pub zero_step_bytes_min: u64,
+    /// Largest piece.
+    pub zero_step_bytes_max: u64,
     /// How far ahead of the tail the write bound is saved: what recovery has to read at most behind the cut.
     pub write_bound_step: u64,
 }
@@ -71,6 +73,8 @@ impl Default for CoreConfig {
             sync: false,
             zero_ahead: true,
             zero_ahead_bytes: 256 << 20,
+            zero_step_bytes_min: 1 << 20,
+            zero_step_bytes_max: 64 << 20,
             write_bound_step: 64 << 20,
         }
     }
@@ -99,6 +103,8 @@ impl CoreConfig {
         unit("segment size", self.segment_size, 2 * UNIT_U64)?;
         unit("smallest block", self.block_bytes_min as u64, UNIT_U64)?;
         unit("largest block", self.block_bytes_max as u64, self.block_bytes_min as u64)?;
+        unit("smallest zeroing step", self.zero_step_bytes_min, UNIT_U64)?;
+        unit("largest zeroing step", self.zero_step_bytes_max, self.zero_step_bytes_min)?;
         unit("write bound step", self.write_bound_step, UNIT_U64)?;
         // BLANK carries the rest of its segment as a positive 32-bit number.
         if self.segment_size > i32::MAX as u64 {
@@ -188,6 +194,7 @@ impl<B: BlockBuf> LogCore<B> {
         let end = recovered.end;
         let mut frontier = Frontier::new(
             config.segment_size,
+            config.zero_step_bytes_min..=config.zero_step_bytes_max,
             recovered.state.zeroed_from,
             recovered.state.zeroed_to,
         );
@@ -483,9 +490,9 @@ impl<B: BlockBuf> LogCore<B> {
         Some(zero)
     }
 
-    /// Whether log writes wait for the zeroing in flight, or soon will.
+    /// Whether log writes wait for the zeroing in flight, or soon will: it leads them by less than the smallest step.
     pub fn zero_is_urgent(&self) -> bool {
-        unit_ceil(self.appended) + ZERO_LEAD_BYTES_MIN > self.frontier.reached()
+        unit_ceil(self.appended) + self.config.zero_step_bytes_min > self.frontier.reached()
     }
 
     // ---- events ----
@@ -663,6 +670,12 @@ impl<B: BlockBuf> LogCore<B> {
     /// End of the last segment that is ready.
     pub fn ready_end(&self) -> u64 {
         self.ready_end
+    }
+
+    /// Segments that end at or before this may be deleted: they are durable, visible, and nothing in flight touches them.
+    pub fn deletable_to(&self) -> u64 {
+        let zeroing = self.zero.as_ref().map_or(u64::MAX, |zero| zero.segment_start);
+        self.durable.min(self.visible()).min(zeroing)
     }
 
     /// What made the log stop, if anything did.

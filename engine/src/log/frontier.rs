@@ -5,12 +5,9 @@
 //! crosses [`Frontier::reached`]. How far ahead and in which steps follows from the rate: a step that log
 //! writes had to wait for doubles the next one.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::RangeInclusive};
 
-/// Smallest and first step, in bytes.
-const STEP_BYTES_MIN: u64 = 1 << 20;
-/// Largest step.
-const STEP_BYTES_MAX: u64 = 64 << 20;
+use super::block::{unit_ceil, unit_floor};
 
 /// A piece to zero, in physical offsets inside one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,13 +26,20 @@ pub(super) struct Frontier {
     /// How far ready segments behind `reached` are already zeroed: (start, reached).
     ahead: VecDeque<(u64, u64)>,
     in_flight: Option<Piece>,
+    /// Bytes of the next piece, within `steps`.
     step: u64,
+    steps: RangeInclusive<u64>,
     /// A write waited for the piece in flight.
     waited: bool,
 }
 
 impl Frontier {
-    pub(super) fn new(segment_size: u64, from: u64, reached: u64) -> Self {
+    pub(super) fn new(
+        segment_size: u64,
+        steps: RangeInclusive<u64>,
+        from: u64,
+        reached: u64,
+    ) -> Self {
         assert!(from <= reached, "the frontier's range is in order");
         Self {
             segment_size,
@@ -43,7 +47,8 @@ impl Frontier {
             reached,
             ahead: VecDeque::new(),
             in_flight: None,
-            step: STEP_BYTES_MIN,
+            step: *steps.start(),
+            steps,
             waited: false,
         }
     }
@@ -61,6 +66,7 @@ impl Frontier {
     /// A segment was prepared; its first `zeroed` bytes are durable zeros.
     pub(super) fn segment_ready(&mut self, start: u64, zeroed: u64) {
         assert!(zeroed <= self.segment_size, "a segment has no more zeros than bytes");
+        assert!(unit_floor(zeroed) == zeroed, "zeros are counted in whole units");
         self.ahead.push_back((start, start + zeroed));
         self.join();
     }
@@ -106,8 +112,8 @@ impl Frontier {
                 self.reached = piece.to;
                 self.join();
             }
-            self.step = if self.waited { self.step * 2 } else { self.step / 2 }
-                .clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
+            let step = if self.waited { self.step * 2 } else { self.step / 2 };
+            self.step = unit_ceil(step).clamp(*self.steps.start(), *self.steps.end());
             self.waited = false;
         }
     }
