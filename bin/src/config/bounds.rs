@@ -111,7 +111,7 @@ pub const BOUNDS: &[Bound] = &[
     bound!(log.queue_lines, 64, 1_000_000, "further lines are dropped and counted"),
     bound!(drain.serve_ms, 0, 60_000, ""),
     bound!(drain.exit_ms, 500, 600_000, "the process exits with status 1"),
-    bound!(reactor.stall_ms, 20, 60_000, "one warning in the log, with what the reactor was doing"),
+    bound!(reactor.stall_ms, 80, 60_000, "one warning in the log, with what the reactor was doing"),
 ];
 
 /// Checks every number against its range, and the rules that involve several keys. The message names the key and the remedy.

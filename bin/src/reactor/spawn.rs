@@ -20,8 +20,9 @@ pub const IO_MEMORY_BYTES: usize = 64 << 10;
 /// Locked memory that one reactor needs: glommio registers its I/O memory with each of its three rings.
 pub const LOCKED_BYTES_PER_REACTOR: u64 = 3 * IO_MEMORY_BYTES as u64;
 
-/// Time between two turns of the heartbeat; the order to stop is noticed within it.
-const HEARTBEAT_PERIOD: Duration = Duration::from_millis(20);
+/// Time between two turns of the heartbeat; the order to stop is noticed within it. Each turn of an idle reactor costs about 0.1 ms of
+/// processor time, the metronome's signal as much: together under 1 % of a core.
+const HEARTBEAT_PERIOD: Duration = Duration::from_millis(50);
 
 /// Why reactors could not start or ended badly.
 #[derive(Debug, Error)]

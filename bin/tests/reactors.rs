@@ -1,0 +1,197 @@
+//! Reactors keep turning beside busy neighbours, stalls are recorded with their cause, and stops reach every reactor.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glommio::timer::Timer;
+use ringmq::reactor::{
+    Label, Reactor, ReactorError, ReactorOptions, Seat, Stop, doing, spawn_reactors,
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Tests that measure time run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn options() -> ReactorOptions {
+    ReactorOptions { cpus: vec![0], stall: Duration::from_millis(100) }
+}
+
+fn seats<T>(loads: impl IntoIterator<Item = T>) -> Vec<Seat<T>> {
+    loads
+        .into_iter()
+        .enumerate()
+        .map(|(index, load)| Seat { name: format!("shard-{index}"), load })
+        .collect()
+}
+
+/// Log lines of this test binary, kept in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("lock").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Lines;
+    fn make_writer(&'a self) -> Lines {
+        self.clone()
+    }
+}
+
+/// Lowers the calling thread's priority as `nice -n 5` would.
+fn be_nice() {
+    // SAFETY: setpriority takes numbers only; 0 is the calling thread on Linux.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
+/// Short timers beside a neighbour that keeps the queue busy, which is what the lost wake-up needs; ends when told to stop.
+async fn turn_until_stopped(
+    reactor: Reactor,
+    worst_us: Arc<AtomicU64>,
+    turns: Arc<AtomicU64>,
+) -> Result<(), String> {
+    let neighbour = glommio::spawn_local(async {
+        loop {
+            for _ in 0..50 {
+                glommio::executor().yield_task_queue_now().await;
+            }
+            Timer::new(Duration::from_millis(1)).await;
+        }
+    });
+    while !reactor.stopping.is_raised() {
+        let before = Instant::now();
+        Timer::new(Duration::from_millis(3)).await;
+        worst_us.fetch_max(before.elapsed().as_micros() as u64, Ordering::Relaxed);
+        turns.fetch_add(1, Ordering::Relaxed);
+    }
+    neighbour.cancel().await;
+    Ok(())
+}
+
+#[test]
+fn no_reactor_stops_turning_beside_two_busy_loops() {
+    let _alone = alone();
+    let seconds: u64 =
+        std::env::var("RINGMQ_STARVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let busy = Arc::new(AtomicBool::new(true));
+    let busy_loop = |busy: Arc<AtomicBool>| {
+        be_nice();
+        let mut spins = 0u64;
+        while busy.load(Ordering::Relaxed) {
+            spins = std::hint::black_box(spins + 1);
+        }
+    };
+    let loops =
+        [Arc::clone(&busy), Arc::clone(&busy)].map(|busy| thread::spawn(move || busy_loop(busy)));
+
+    let worst_us = Arc::new(AtomicU64::new(0));
+    let turns = Arc::new(AtomicU64::new(0));
+    let gauges = (Arc::clone(&worst_us), Arc::clone(&turns));
+    let stop = Stop::new();
+    let reactors = spawn_reactors(
+        seats([gauges.clone(), gauges]),
+        &options(),
+        &stop,
+        |reactor, (worst_us, turns)| turn_until_stopped(reactor, worst_us, turns),
+    )
+    .expect("start");
+    // The time of the measurement itself, not a wait for an event.
+    thread::sleep(Duration::from_secs(seconds));
+    stop.request();
+    reactors.join().expect("both reactors end");
+    busy.store(false, Ordering::Relaxed);
+    for busy_loop in loops {
+        busy_loop.join().expect("loop ends");
+    }
+    let (worst, turns) = (worst_us.load(Ordering::Relaxed), turns.load(Ordering::Relaxed));
+    eprintln!("{turns} turns in {seconds} s, longest wait for a 3 ms timer {worst} us");
+    assert!(worst < 2_000_000, "a reactor did not turn for {worst} us");
+    assert!(turns > seconds * 20, "only {turns} turns in {seconds} s");
+}
+
+#[test]
+fn a_stall_is_recorded_with_what_the_reactor_was_doing() {
+    static LOOPING: Label = Label("sleeping on purpose");
+    let _alone = alone();
+    let lines = Lines::default();
+    tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).init();
+    let stop = Stop::new();
+    let reactors =
+        spawn_reactors(seats([()]), &options(), &stop, |reactor: Reactor, ()| async move {
+            Timer::new(Duration::from_millis(120)).await;
+            {
+                let _label = doing(&LOOPING);
+                thread::sleep(Duration::from_millis(400));
+            }
+            Timer::new(Duration::from_millis(120)).await;
+            reactor.stop.request();
+            Ok(())
+        })
+        .expect("start");
+    let counters = reactors.stall_counters();
+    reactors.join().expect("reactor ends");
+    let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("utf-8");
+    assert!(counters.stalls.load(Ordering::Relaxed) >= 1, "{counters:?}");
+    assert!(counters.longest_ms.load(Ordering::Relaxed) >= 300, "{counters:?}");
+    assert!(
+        text.contains("reactor has not turned")
+            && text.contains("sleeping on purpose")
+            && text.contains("shard-0"),
+        "{text}"
+    );
+    assert!(text.contains("reactor turns again"), "{text}");
+}
+
+#[test]
+fn the_order_to_stop_reaches_every_waiting_task() {
+    let _alone = alone();
+    let stop = Stop::new();
+    let reactors =
+        spawn_reactors(seats([(), (), ()]), &options(), &stop, |reactor: Reactor, ()| async move {
+            let stopping = reactor.stopping.clone();
+            let other = glommio::spawn_local(async move { stopping.raised().await });
+            reactor.stopping.raised().await;
+            other.await;
+            Ok(())
+        })
+        .expect("start");
+    stop.request();
+    reactors.join().expect("all end");
+}
+
+#[test]
+fn one_failed_reactor_stops_the_others_and_is_named() {
+    let _alone = alone();
+    let stop = Stop::new();
+    let reactors = spawn_reactors(
+        seats([false, true]),
+        &options(),
+        &stop,
+        |reactor: Reactor, fail| async move {
+            if fail {
+                return Err("the disk is gone".to_owned());
+            }
+            reactor.stopping.raised().await;
+            Ok(())
+        },
+    )
+    .expect("start");
+    let error = reactors.join().expect_err("one failed");
+    assert!(matches!(&error, ReactorError::Body { name, .. } if name == "shard-1"), "{error}");
+    assert_eq!(error.to_string(), "shard-1: the disk is gone");
+    assert!(stop.requested());
+}
