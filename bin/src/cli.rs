@@ -11,7 +11,13 @@ use crate::config::{Durability, LogFormat};
 
 /// A message broker that stock RocketMQ clients use unmodified.
 #[derive(Debug, Parser)]
-#[command(name = "ringmq", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "ringmq",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    args_override_self = true
+)]
 pub struct Cli {
     /// What to run.
     #[command(subcommand)]

@@ -44,6 +44,8 @@ pub struct Duty {
     pub shard: Option<ShardPlan>,
     /// The name server that lives here: alone, or beside shard 0 in `standalone`.
     pub namesrv: Option<NamesrvPlan>,
+    /// Connections that may be open here: the configured limit, or what the limit on open files leaves.
+    pub connections_max: u64,
     /// The settings of the process.
     pub settings: Arc<Settings>,
 }
@@ -138,14 +140,21 @@ fn log_plan(settings: &Settings) {
 
 /// One reactor per shard, the name server beside shard 0; or one reactor for the name server alone.
 fn seats(settings: Settings) -> Vec<Seat<Duty>> {
+    let connections_max = preflight::connections_per_shard(&settings);
     let settings = Arc::new(settings);
     if settings.shards.is_empty() {
-        let duty = Duty { shard: None, namesrv: settings.namesrv.clone(), settings };
+        let duty =
+            Duty { shard: None, namesrv: settings.namesrv.clone(), connections_max, settings };
         return vec![Seat { name: "namesrv".to_owned(), load: duty }];
     }
     let seat = |shard: &ShardPlan| {
         let namesrv = settings.namesrv.clone().filter(|_| shard.index == 0);
-        let duty = Duty { shard: Some(shard.clone()), namesrv, settings: Arc::clone(&settings) };
+        let duty = Duty {
+            shard: Some(shard.clone()),
+            namesrv,
+            connections_max,
+            settings: Arc::clone(&settings),
+        };
         Seat { name: shard.name.clone(), load: duty }
     };
     settings.shards.iter().map(seat).collect()

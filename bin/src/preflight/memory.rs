@@ -45,6 +45,23 @@ fn check_locked(reactors: u64) -> Finding {
     }
 }
 
+/// Connections that each shard (or the name server alone) may accept: the configured limit, or fewer if the limit on open files,
+/// raised as far as it goes, leaves fewer. At least 16.
+pub fn connections_per_shard(settings: &Settings) -> u64 {
+    let configured = settings.config.limits.connections;
+    match raise(libc::RLIMIT_NOFILE, u64::MAX) {
+        Ok(limit) => {
+            configured.min(connections_that_fit(limit, settings.shards.len().max(1) as u64)).max(16)
+        }
+        Err(_) => configured,
+    }
+}
+
+fn connections_that_fit(files_limit: u64, shards: u64) -> u64 {
+    // A limit too low for the usual reserve is shared half and half.
+    (files_limit / shards).saturating_sub(FILES_PER_SHARD).max(files_limit / shards / 2)
+}
+
 fn check_files(settings: &Settings) -> Finding {
     const SUBJECT: &str = "open files";
     let shards = settings.shards.len().max(1) as u64;
@@ -55,7 +72,7 @@ fn check_files(settings: &Settings) -> Finding {
             Finding::good(SUBJECT, format!("{need} at most, limit {limit}"))
         }
         Ok(limit) if limit >= least => {
-            let fit = (limit.saturating_sub(shards * FILES_PER_SHARD)) / shards;
+            let fit = connections_that_fit(limit, shards);
             Finding::warning(
                 SUBJECT,
                 format!(

@@ -14,6 +14,7 @@ use crate::config::{Mode, Settings};
 
 pub use disk::existing_ancestor;
 pub(crate) use disk::{AlignedBuffer, open_unnamed};
+pub use memory::connections_per_shard;
 
 /// How a check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
