@@ -8,6 +8,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod logging;
+pub mod namesrv;
 pub mod preflight;
 pub mod process;
 pub mod reactor;
