@@ -7,14 +7,17 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ringmq_net::body::{
+    Connection, ConsumeFrom, ConsumeType, ConsumerConnection, ConsumerData, MessageModel,
+    ProducerConnection, ProducerInfo, SubscriptionData,
+};
 use ringmq_net::code::response;
 use ringmq_net::language::Language;
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 use super::ConnId;
-use super::client_mode::{ConsumeFromWhere, ConsumeType, MessageModel};
-use super::filter::{FilterError, Subscription, SubscriptionParts};
+use super::filter::{FilterError, Subscription};
 use super::topic_name::FAQ;
 
 /// How long a registration lives without a heartbeat, in ms (stock 4.9.8).
@@ -148,6 +151,33 @@ impl Members {
         same.max_by_key(|m| (m.last_heartbeat_ms, m.conn))
     }
 
+    /// The answer of request 204.
+    pub fn producer_body(&self) -> ProducerConnection {
+        ProducerConnection { connections: self.connections() }
+    }
+
+    /// This group's part of the answer of request 328.
+    pub fn producer_infos(&self) -> Vec<ProducerInfo> {
+        let info = |m: &Member| ProducerInfo {
+            client_id: m.client_id.to_string(),
+            remote_ip: format!("/{}", m.addr),
+            language: m.language,
+            version: m.version,
+            last_update_timestamp: m.last_heartbeat_ms,
+        };
+        self.sorted().into_iter().map(info).collect()
+    }
+
+    fn connections(&self) -> Vec<Connection> {
+        let connection = |m: &Member| Connection {
+            client_id: m.client_id.to_string(),
+            client_addr: m.addr.to_string(),
+            language: m.language,
+            version: m.version,
+        };
+        self.sorted().into_iter().map(connection).collect()
+    }
+
     fn conns(&self) -> Vec<ConnId> {
         let mut conns: Vec<ConnId> = self.0.keys().copied().collect();
         conns.sort_unstable();
@@ -194,7 +224,7 @@ pub struct ConsumerMode {
     /// Clustering or broadcasting.
     pub model: Option<MessageModel>,
     /// Where a new group begins.
-    pub from_where: Option<ConsumeFromWhere>,
+    pub from_where: Option<ConsumeFrom>,
 }
 
 /// A consumer group with at least one member.
@@ -238,27 +268,40 @@ impl ConsumerGroup {
         self.members.sorted().into_iter().map(|m| &*m.client_id).collect()
     }
 
+    /// The answer of request 203.
+    pub fn connection_body(&self) -> ConsumerConnection {
+        ConsumerConnection {
+            connections: self.members.connections(),
+            subscriptions: self
+                .subscriptions()
+                .map(|s| (s.data().topic.clone(), s.data().clone()))
+                .collect(),
+            consume_type: self.mode.consume_type,
+            message_model: self.mode.model,
+            consume_from: self.mode.from_where,
+        }
+    }
+
     fn notify(&self) -> Notify {
         Notify { group: self.name.clone(), conns: self.members.conns() }
     }
 
     /// Merges a heartbeat's subscriptions; whether a topic came or went. One that is known is replaced
     /// only by a greater version, and that alone tells nobody.
-    fn merge(&mut self, subscriptions: &[SubscriptionParts<'_>]) -> bool {
+    fn merge(&mut self, subscriptions: &[SubscriptionData]) -> bool {
         let mut changed = false;
-        for parts in subscriptions {
-            let known = self.subscriptions.get_mut(parts.topic);
-            match known {
-                Some(known) if parts.version <= known.version() => {}
-                Some(known) => *known = Rc::new(Subscription::new(parts)),
+        for data in subscriptions {
+            match self.subscriptions.get_mut(&*data.topic) {
+                Some(known) if data.sub_version <= known.version() => {}
+                Some(known) => *known = Rc::new(Subscription::new(data)),
                 None => {
-                    let new = Rc::new(Subscription::new(parts));
-                    self.subscriptions.insert(parts.topic.into(), new);
+                    let new = Rc::new(Subscription::new(data));
+                    self.subscriptions.insert(data.topic.as_str().into(), new);
                     changed = true;
                 }
             }
         }
-        let named: FxHashSet<&str> = subscriptions.iter().map(|parts| parts.topic).collect();
+        let named: FxHashSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
         let before = self.subscriptions.len();
         self.subscriptions.retain(|topic, _| named.contains(&**topic));
         changed || self.subscriptions.len() != before
@@ -294,20 +337,18 @@ impl Clients {
         Self::default()
     }
 
-    /// A consumer's heartbeat. `notify` is false if the group's settings or the broker's forbid to tell
-    /// its members. Tell them if the connection is new in the group, or a topic came or went.
+    /// One consumer group of a heartbeat. `notify` is false if the group's settings or the broker's forbid
+    /// to tell its members. Tell them if the connection is new in the group, or a topic came or went.
     pub fn register_consumer(
         &mut self,
         client: &ClientConn<'_>,
-        group: &str,
-        mode: ConsumerMode,
-        subscriptions: &[SubscriptionParts<'_>],
+        data: &ConsumerData,
         notify: bool,
         now_ms: i64,
     ) -> Result<Option<Notify>, TooManyGroups> {
-        let name = match self.consumers.get(group) {
+        let name = match self.consumers.get(&*data.group_name) {
             Some(known) => known.name.clone(),
-            None => group.into(),
+            None => data.group_name.as_str().into(),
         };
         let conn = self.conns.entry(client.conn).or_default();
         if conn.len() >= CONN_GROUPS_MAX && !conn.consumers.contains(&name) {
@@ -317,12 +358,16 @@ impl Clients {
         let group = self.consumers.entry(name.clone()).or_insert_with(|| ConsumerGroup {
             name,
             members: Members::default(),
-            mode,
+            mode: ConsumerMode::default(),
             subscriptions: FxHashMap::default(),
         });
-        group.mode = mode;
+        group.mode = ConsumerMode {
+            consume_type: data.consume_type,
+            model: data.message_model,
+            from_where: data.consume_from,
+        };
         let is_new = group.members.heard(client, now_ms);
-        let changed = group.merge(subscriptions);
+        let changed = group.merge(&data.subscriptions);
         Ok((notify && (is_new || changed)).then(|| group.notify()))
     }
 
@@ -470,7 +515,7 @@ impl Clients {
             return Err(PullRefused::NotLatest);
         }
         if !subscription.is_tag() {
-            let named = subscription.expression_type().to_owned();
+            let named = subscription.data().expression_type.clone();
             return Err(PullRefused::Filter(FilterError::Unsupported(named)));
         }
         Ok(subscription)

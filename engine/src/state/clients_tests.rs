@@ -9,21 +9,31 @@ fn client(conn: ConnId, client_id: &str) -> ClientConn<'_> {
     ClientConn { conn, client_id, language: Language::JAVA, version: 409, addr }
 }
 
-fn sub<'a>(topic: &'a str, expression: &'a str, version: i64) -> SubscriptionParts<'a> {
-    SubscriptionParts { topic, expression, version, ..Default::default() }
+fn sub(topic: &str, expression: &str, version: i64) -> SubscriptionData {
+    let sub_string = expression.to_owned();
+    SubscriptionData { sub_string, ..SubscriptionData::all(topic, version) }
+}
+
+fn data(group: &str, subscriptions: &[SubscriptionData]) -> ConsumerData {
+    ConsumerData {
+        group_name: group.to_owned(),
+        consume_type: Some(ConsumeType::Passively),
+        message_model: Some(MessageModel::Clustering),
+        consume_from: None,
+        subscriptions: subscriptions.to_vec(),
+        unit_mode: false,
+    }
 }
 
 fn beat(
     clients: &mut Clients,
     conn: ConnId,
     group: &str,
-    subscriptions: &[SubscriptionParts<'_>],
+    subscriptions: &[SubscriptionData],
 ) -> Option<Vec<ConnId>> {
     let id = format!("c{conn}");
-    let mode = ConsumerMode::default();
-    let notify =
-        clients.register_consumer(&client(conn, &id), group, mode, subscriptions, true, 0).unwrap();
-    notify.map(|n| n.conns)
+    let group = data(group, subscriptions);
+    clients.register_consumer(&client(conn, &id), &group, true, 0).unwrap().map(|n| n.conns)
 }
 
 #[test]
@@ -43,18 +53,17 @@ fn only_a_greater_version_replaces_an_expression() {
     let mut clients = Clients::new();
     beat(&mut clients, 1, "g", &[sub("T", "A", 5)]);
     beat(&mut clients, 1, "g", &[sub("T", "B", 5)]);
-    assert_eq!(clients.consumer("g").unwrap().subscription("T").unwrap().expression(), "A");
+    assert_eq!(clients.consumer("g").unwrap().subscription("T").unwrap().data().sub_string, "A");
     beat(&mut clients, 1, "g", &[sub("T", "B", 6)]);
-    assert_eq!(clients.consumer("g").unwrap().subscription("T").unwrap().expression(), "B");
+    assert_eq!(clients.consumer("g").unwrap().subscription("T").unwrap().data().sub_string, "B");
 }
 
 #[test]
 fn a_group_with_notification_off_is_left_in_peace() {
     let mut clients = Clients::new();
-    let mode = ConsumerMode::default();
-    let one = clients.register_consumer(&client(1, "a"), "g", mode, &[], false, 0);
+    let one = clients.register_consumer(&client(1, "a"), &data("g", &[]), false, 0);
     assert_eq!(one, Ok(None));
-    clients.register_consumer(&client(2, "b"), "g", mode, &[], false, 0).unwrap();
+    clients.register_consumer(&client(2, "b"), &data("g", &[]), false, 0).unwrap();
     assert_eq!(clients.unregister_consumer(1, "g", false), None);
     assert_eq!(clients.consumer("g").unwrap().client_ids(), ["b"]);
 }
@@ -83,7 +92,7 @@ fn silence_for_120_s_ends_a_registration_and_tells_who_remains() {
     beat(&mut clients, 2, "g", &[]);
     clients.register_producer(&client(3, "c3"), "p", 0).unwrap();
     let later = client(2, "c2");
-    clients.register_consumer(&later, "g", ConsumerMode::default(), &[], true, 100).unwrap();
+    clients.register_consumer(&later, &data("g", &[]), true, 100).unwrap();
     assert_eq!(clients.expire(120_000), Expired::default());
     let expired = clients.expire(120_001);
     assert_eq!(expired.close, [1, 3]);
@@ -100,10 +109,10 @@ fn a_pull_is_checked_against_the_registration_in_stocks_order() {
         clients.subscription_for_pull("g", topic, version, broadcast).unwrap_err().code()
     };
     assert_eq!(refuse(&clients, "T", 1, true), 24);
-    let mode = ConsumerMode { model: Some(MessageModel::Broadcasting), ..Default::default() };
-    let sql = SubscriptionParts { expression_type: Some("SQL92"), ..sub("S", "a > 5", 1) };
-    let subs = [sub("T", "A", 5), sql];
-    clients.register_consumer(&client(1, "c1"), "g", mode, &subs, true, 0).unwrap();
+    let sql = SubscriptionData { expression_type: "SQL92".into(), ..sub("S", "a > 5", 1) };
+    let mut group = data("g", &[sub("T", "A", 5), sql]);
+    group.message_model = Some(MessageModel::Broadcasting);
+    clients.register_consumer(&client(1, "c1"), &group, true, 0).unwrap();
     assert_eq!(refuse(&clients, "T", 1, false), 16);
     assert_eq!(refuse(&clients, "U", 1, true), 24);
     assert_eq!(refuse(&clients, "T", 6, true), 25);
@@ -115,9 +124,8 @@ fn a_pull_is_checked_against_the_registration_in_stocks_order() {
 #[test]
 fn of_two_connections_with_one_client_id_the_fresher_is_found() {
     let mut clients = Clients::new();
-    let mode = ConsumerMode::default();
-    clients.register_consumer(&client(1, "same"), "g", mode, &[], true, 5).unwrap();
-    clients.register_consumer(&client(2, "same"), "g", mode, &[], true, 9).unwrap();
+    clients.register_consumer(&client(1, "same"), &data("g", &[]), true, 5).unwrap();
+    clients.register_consumer(&client(2, "same"), &data("g", &[]), true, 9).unwrap();
     let group = clients.consumer("g").unwrap();
     assert_eq!(group.client_ids(), ["same", "same"]);
     assert_eq!(group.members().by_client_id("same").unwrap().conn, 2);
@@ -203,7 +211,7 @@ proptest! {
                     let topics: BTreeSet<String> = topics.iter().map(|t| format!("T{t}")).collect();
                     let subs: Vec<_> = topics.iter().map(|t| sub(t, "*", version)).collect();
                     let got = clients.register_consumer(
-                        &client(conn, &id), &group, ConsumerMode::default(), &subs, true, now);
+                        &client(conn, &id), &data(&group, &subs), true, now);
                     let (members, known) = model.entry(group.clone()).or_default();
                     let mut changed = members.insert(conn, now).is_none();
                     changed |= topics != known.keys().cloned().collect();
@@ -237,7 +245,7 @@ proptest! {
                 let conns: Vec<u64> = found.members().sorted().iter().map(|m| m.conn).collect();
                 prop_assert_eq!(conns, members.keys().copied().collect::<Vec<_>>());
                 let subs: BTreeMap<String, i64> =
-                    found.subscriptions().map(|s| (s.topic().to_owned(), s.version())).collect();
+                    found.subscriptions().map(|s| (s.data().topic.clone(), s.version())).collect();
                 prop_assert_eq!(&subs, topics);
             }
         }

@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use ringmq_net::body::{Body, DelayOffsetTable};
 use thiserror::Error;
+
+use super::table_text::{self, TableTextError};
 
 /// The levels of a stock 4.9.8 broker.
 pub const DEFAULT_LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
@@ -207,6 +210,26 @@ impl DelayOffsets {
     /// Whether anything changed since the last call: save the file then (each 10 s and at the end).
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
+    }
+
+    /// Reads `delayOffset.json` (also a 5.x broker's), or the answer of request 45.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, TableTextError> {
+        let body: DelayOffsetTable = table_text::read(bytes, "offsetTable")?;
+        Ok(Self { offsets: body.offsets, dirty: false })
+    }
+
+    /// The content of `delayOffset.json`.
+    pub fn to_file(&self) -> Vec<u8> {
+        table_text::to_file(&self.body())
+    }
+
+    /// The answer of request 45.
+    pub fn to_json(&self) -> Vec<u8> {
+        self.body().to_json()
+    }
+
+    fn body(&self) -> DelayOffsetTable {
+        DelayOffsetTable { offsets: self.offsets.clone() }
     }
 
     /// After recovery: brings every offset into its queue's `[min, max]`, as stock 4.9.8 does, and

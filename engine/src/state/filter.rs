@@ -3,6 +3,7 @@
 //! The filter sees only the 32-bit Java hash of the whole TAGS text. A collision passes it, and the
 //! client filters again by the exact text, so a false match costs bytes and never correctness.
 
+use ringmq_net::body::SubscriptionData;
 use ringmq_net::record::java_hash;
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -66,6 +67,13 @@ impl TagFilter {
         }
     }
 
+    fn codes(&self) -> &[i32] {
+        match self {
+            Self::All => &[],
+            Self::Codes(codes) => codes,
+        }
+    }
+
     fn of_tags<'a>(tags: impl Iterator<Item = &'a str>) -> Self {
         let mut codes = SmallVec::new();
         for tag in tags {
@@ -90,32 +98,8 @@ fn split_tags(expression: &str) -> impl Iterator<Item = &str> {
 /// What a consumer group wants of one topic, as its last accepted heartbeat said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    topic: Box<str>,
-    expression: Box<str>,
-    expression_type: Box<str>,
-    version: i64,
-    tags: Vec<Box<str>>,
-    class_filter: bool,
+    data: SubscriptionData,
     filter: TagFilter,
-}
-
-/// The fields of a heartbeat's subscription; see [`Subscription::new`].
-#[derive(Clone, Debug, Default)]
-pub struct SubscriptionParts<'a> {
-    /// Topic.
-    pub topic: &'a str,
-    /// `subString`; absent and "" count as `*` when there are no tags either.
-    pub expression: &'a str,
-    /// `expressionType`; absent and "" mean TAG.
-    pub expression_type: Option<&'a str>,
-    /// `subVersion`: ms from Java, ns from Go.
-    pub version: i64,
-    /// `tagsSet`.
-    pub tags: Vec<&'a str>,
-    /// `codeSet`: only used if there is no tag text.
-    pub codes: Vec<i32>,
-    /// `classFilterMode`: true switches the broker's filter off.
-    pub class_filter: bool,
 }
 
 impl Subscription {
@@ -123,81 +107,49 @@ impl Subscription {
     /// evaluate is kept as it is, and the pull that needs it is refused.
     ///
     /// The codes are computed anew from the tags' text, because Go hashes UTF-8 bytes, and its codes of
-    /// non-ASCII tags match nothing at a stock broker.
-    pub fn new(parts: &SubscriptionParts<'_>) -> Self {
-        let is_tag = is_tag_type(parts.expression_type);
-        let named: Vec<&str> = match parts.tags.is_empty() && parts.expression != ALL && is_tag {
-            true => split_tags(parts.expression).collect(),
-            false => parts.tags.clone(),
-        };
-        let filter = if !is_tag || parts.class_filter || parts.expression == ALL {
-            TagFilter::All
-        } else if !named.is_empty() {
-            TagFilter::of_tags(named.iter().copied())
-        } else if !parts.codes.is_empty() {
-            TagFilter::Codes(parts.codes.iter().copied().collect())
-        } else {
-            TagFilter::All
-        };
-        Self {
-            topic: parts.topic.into(),
-            expression: if parts.expression.is_empty() { ALL } else { parts.expression }.into(),
-            expression_type: parts
-                .expression_type
-                .filter(|t| !t.is_empty())
-                .unwrap_or("TAG")
-                .into(),
-            version: parts.version,
-            tags: named.into_iter().map(Into::into).collect(),
-            class_filter: parts.class_filter,
-            filter,
+    /// non-ASCII tags match nothing at a stock broker. A client that sends no tags (C++) has them taken
+    /// out of its expression.
+    pub fn new(data: &SubscriptionData) -> Self {
+        let mut data = data.clone();
+        if data.sub_string.is_empty() && data.tags.is_empty() && data.codes.is_empty() {
+            data.sub_string = ALL.to_owned();
         }
+        if !is_tag_type(Some(&data.expression_type)) {
+            return Self { data, filter: TagFilter::All };
+        }
+        let is_all = data.sub_string == ALL;
+        if data.tags.is_empty() && !is_all {
+            data.tags = split_tags(&data.sub_string).map(str::to_owned).collect();
+        }
+        if !data.tags.is_empty() {
+            let codes = TagFilter::of_tags(data.tags.iter().map(String::as_str));
+            data.codes = codes.codes().to_vec();
+        }
+        let filter = match is_all || data.class_filter_mode {
+            true => TagFilter::All,
+            false => TagFilter::Codes(data.codes.iter().copied().collect()),
+        };
+        Self { data, filter }
     }
 
-    /// Topic.
-    pub fn topic(&self) -> &str {
-        &self.topic
-    }
-
-    /// The expression's text; `*` for everything.
-    pub fn expression(&self) -> &str {
-        &self.expression
-    }
-
-    /// `TAG`, `SQL92` or what else the client sent.
-    pub fn expression_type(&self) -> &str {
-        &self.expression_type
+    /// The subscription as administrators see it (request 203).
+    pub fn data(&self) -> &SubscriptionData {
+        &self.data
     }
 
     /// Whether [`Subscription::filter`] says all there is to say.
     pub fn is_tag(&self) -> bool {
-        &*self.expression_type == "TAG"
+        is_tag_type(Some(&self.data.expression_type))
     }
 
     /// The version that the client gave it; a greater one replaces it.
+    #[inline]
     pub fn version(&self) -> i64 {
-        self.version
-    }
-
-    /// The tags' texts.
-    pub fn tags(&self) -> impl Iterator<Item = &str> {
-        self.tags.iter().map(|tag| &**tag)
-    }
-
-    /// The tags' hash codes; none for `*`.
-    pub fn codes(&self) -> &[i32] {
-        match &self.filter {
-            TagFilter::All => &[],
-            TagFilter::Codes(codes) => codes,
-        }
-    }
-
-    /// The obsolete class filter flag.
-    pub fn class_filter(&self) -> bool {
-        self.class_filter
+        self.data.sub_version
     }
 
     /// The filter to evaluate; meaningful if [`Subscription::is_tag`].
+    #[inline]
     pub fn filter(&self) -> &TagFilter {
         &self.filter
     }
@@ -243,37 +195,45 @@ mod tests {
         assert!(TagFilter::All.matches(-1));
     }
 
+    fn data(expression: &str, tags: &[&str]) -> SubscriptionData {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        SubscriptionData {
+            sub_string: expression.to_owned(),
+            tags,
+            ..SubscriptionData::all("T", 1)
+        }
+    }
+
     #[test]
     fn gos_wrong_codes_of_non_ascii_tags_are_replaced() {
-        let sub = Subscription::new(&SubscriptionParts {
-            topic: "T",
-            expression: "标签",
-            tags: vec!["标签"],
-            codes: vec![12345],
-            ..Default::default()
-        });
-        assert_eq!(sub.codes(), [857_175]);
-        assert!(sub.is_tag());
+        let sent = SubscriptionData { codes: vec![12345], ..data("标签", &["标签"]) };
+        let sub = Subscription::new(&sent);
+        assert_eq!(sub.data().codes, [857_175]);
+        assert!(sub.filter().matches(857_175) && !sub.filter().matches(12345));
     }
 
     #[test]
     fn the_sparse_subscription_of_a_cpp_client_is_understood() {
-        let all = Subscription::new(&SubscriptionParts { expression: "*", ..Default::default() });
-        assert_eq!(all.filter(), &TagFilter::All);
-        let one =
-            Subscription::new(&SubscriptionParts { expression: "A || B", ..Default::default() });
-        assert_eq!(one.codes(), [java_hash("A"), java_hash("B")]);
-        assert_eq!(one.tags().collect::<Vec<_>>(), ["A", "B"]);
+        for all in ["*", ""] {
+            assert_eq!(Subscription::new(&data(all, &[])).filter(), &TagFilter::All);
+        }
+        let one = Subscription::new(&data("A || B", &[]));
+        assert_eq!(one.data().codes, [java_hash("A"), java_hash("B")]);
+        assert_eq!(one.data().tags, ["A", "B"]);
+        assert!(!one.filter().matches(0));
+    }
+
+    #[test]
+    fn the_class_filter_flag_switches_the_brokers_filter_off() {
+        let sent = SubscriptionData { class_filter_mode: true, ..data("A", &["A"]) };
+        assert_eq!(Subscription::new(&sent).filter(), &TagFilter::All);
     }
 
     #[test]
     fn another_expression_type_is_kept_and_named() {
-        let sub = Subscription::new(&SubscriptionParts {
-            expression: "a > 5",
-            expression_type: Some("SQL92"),
-            ..Default::default()
-        });
+        let sent = SubscriptionData { expression_type: "SQL92".to_owned(), ..data("a > 5", &[]) };
+        let sub = Subscription::new(&sent);
         assert!(!sub.is_tag());
-        assert_eq!((sub.expression(), sub.expression_type()), ("a > 5", "SQL92"));
+        assert_eq!(sub.data(), &sent);
     }
 }

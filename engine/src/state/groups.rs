@@ -1,14 +1,14 @@
 //! The consumer groups of one shard: `config/subscriptionGroup.json` in memory.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
+use ringmq_net::body::{Body, DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable};
 use ringmq_net::code::response;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use super::table_text::{self, TableTextError};
 use super::topic_name::{FAQ, is_name_byte};
-use super::version::DataVersion;
 
 /// Groups that exist on every broker (stock 4.9.8).
 pub const BUILT_IN_GROUPS: [&str; 7] = [
@@ -29,63 +29,6 @@ pub const GROUP_CHARS_MAX: usize = 255;
 
 /// Most retry queues of one group.
 pub const RETRY_QUEUES_MAX: i32 = super::topics::QUEUES_MAX;
-
-/// The settings of a consumer group; the field names are stock's, shortened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupSettings {
-    /// The group may consume.
-    pub consume_enable: bool,
-    /// Not used by a 4.9.8 broker, only kept.
-    pub consume_from_min_enable: bool,
-    /// It may consume by broadcast.
-    pub consume_broadcast_enable: bool,
-    /// Queues of its retry topic.
-    pub retry_queues: i32,
-    /// Attempts before a message goes to the dead letters.
-    pub retry_times_max: i32,
-    /// Which broker id to read from while consumption keeps up.
-    pub broker_id: i64,
-    /// Which one when it lags.
-    pub broker_id_when_slow: i64,
-    /// Members are told when the membership changes.
-    pub notify_ids_changed: bool,
-}
-
-impl Default for GroupSettings {
-    fn default() -> Self {
-        Self {
-            consume_enable: true,
-            consume_from_min_enable: true,
-            consume_broadcast_enable: true,
-            retry_queues: 1,
-            retry_times_max: 16,
-            broker_id: 0,
-            broker_id_when_slow: 1,
-            notify_ids_changed: true,
-        }
-    }
-}
-
-/// One consumer group; its settings change in place.
-#[derive(Debug)]
-pub struct Group {
-    name: Box<str>,
-    settings: Cell<GroupSettings>,
-}
-
-impl Group {
-    /// Name.
-    #[inline]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The settings now.
-    #[inline]
-    pub fn settings(&self) -> GroupSettings {
-        self.settings.get()
-    }
-}
 
 /// Why a request about a group was refused. The two remarks of "not exist" are stock's: a pull and a
 /// send-back word it differently. [`GroupRefused::code`] is the response code.
@@ -134,7 +77,7 @@ impl Default for GroupRules {
 /// The consumer groups of one shard. Owned by its reactor; bounded by [`GroupRules::groups_max`].
 #[derive(Debug)]
 pub struct GroupTable {
-    groups: FxHashMap<Box<str>, Rc<Group>>,
+    groups: FxHashMap<Box<str>, Rc<SubscriptionGroupConfig>>,
     rules: GroupRules,
     version: DataVersion,
     dirty: bool,
@@ -146,7 +89,7 @@ impl GroupTable {
         let version = DataVersion { timestamp: now_ms, counter: 0 };
         let mut table = Self { groups: FxHashMap::default(), rules, version, dirty: false };
         for group in BUILT_IN_GROUPS {
-            table.put(group, GroupSettings::default());
+            table.put(SubscriptionGroupConfig::new(group));
         }
         table
     }
@@ -168,29 +111,33 @@ impl GroupTable {
 
     /// A group by name.
     #[inline]
-    pub fn get(&self, group: &str) -> Option<&Rc<Group>> {
+    pub fn get(&self, group: &str) -> Option<&Rc<SubscriptionGroupConfig>> {
         self.groups.get(group)
     }
 
     /// All groups, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Rc<Group>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Rc<SubscriptionGroupConfig>> {
         self.groups.values()
     }
 
     /// Makes an unknown group if the rules and its name allow (first heartbeat, pull, send-back);
     /// `None` if they don't. Unlike stock 4.9.8, a name that no client could have started with makes none.
-    pub fn create(&mut self, group: &str, now_ms: i64) -> Option<Rc<Group>> {
+    pub fn create(&mut self, group: &str, now_ms: i64) -> Option<Rc<SubscriptionGroupConfig>> {
         let allowed = self.rules.auto_create || group.starts_with(SYSTEM_GROUP_PREFIX);
         if !allowed || check_name(group).is_err() || self.groups.len() >= self.rules.groups_max {
             return None;
         }
-        let made = self.put(group, GroupSettings::default());
+        let made = self.put(SubscriptionGroupConfig::new(group));
         self.touch(now_ms);
         Some(made)
     }
 
     /// [`GroupTable::get`], else [`GroupTable::create`].
-    pub fn get_or_create(&mut self, group: &str, now_ms: i64) -> Option<Rc<Group>> {
+    pub fn get_or_create(
+        &mut self,
+        group: &str,
+        now_ms: i64,
+    ) -> Option<Rc<SubscriptionGroupConfig>> {
         match self.groups.get(group) {
             Some(found) => Some(found.clone()),
             None => self.create(group, now_ms),
@@ -200,18 +147,17 @@ impl GroupTable {
     /// An administrator's create or update (request 200).
     pub fn update(
         &mut self,
-        group: &str,
-        settings: GroupSettings,
+        config: SubscriptionGroupConfig,
         now_ms: i64,
-    ) -> Result<Rc<Group>, GroupRefused> {
-        let checked = match settings.retry_queues {
-            0..=RETRY_QUEUES_MAX => check_name(group),
+    ) -> Result<(), GroupRefused> {
+        let checked = match config.retry_queue_nums {
+            0..=RETRY_QUEUES_MAX => check_name(&config.group_name),
             _ => Err("retryQueueNums must be between 0 and 65536"),
         };
-        checked.map_err(|why| GroupRefused::Invalid(group.to_owned(), why))?;
-        let updated = self.put(group, settings);
+        checked.map_err(|why| GroupRefused::Invalid(config.group_name.clone(), why))?;
+        self.put(config);
         self.touch(now_ms);
-        Ok(updated)
+        Ok(())
     }
 
     /// An administrator's delete (request 207); whether there was one. A group that is still connected
@@ -230,34 +176,47 @@ impl GroupTable {
     }
 
     /// A slave takes over its master's table and version.
-    pub fn replace<'a>(
-        &mut self,
-        version: DataVersion,
-        groups: impl IntoIterator<Item = (&'a str, GroupSettings)>,
-    ) {
-        let mut kept = FxHashSet::default();
-        for (group, settings) in groups {
-            self.put(group, settings);
-            kept.insert(group);
-        }
-        self.groups.retain(|name, _| kept.contains(&**name));
-        self.version = version;
+    pub fn replace(&mut self, table: SubscriptionGroupTable) {
+        self.groups.clear();
+        self.version = table.data_version;
         self.dirty = true;
+        table.groups.into_iter().for_each(|config| drop(self.put(config)));
+    }
+
+    /// Puts the groups of `subscriptionGroup.json` over the built-in ones, and takes its version.
+    pub fn load_json(&mut self, bytes: &[u8]) -> Result<(), TableTextError> {
+        let table: SubscriptionGroupTable = table_text::read(bytes, "subscriptionGroupTable")?;
+        self.version = table.data_version;
+        table.groups.into_iter().for_each(|config| drop(self.put(config)));
+        Ok(())
+    }
+
+    /// The table as a body, sorted by name: the answer of request 201.
+    pub fn body(&self) -> SubscriptionGroupTable {
+        let mut groups: Vec<_> = self.groups.values().map(|group| (**group).clone()).collect();
+        groups.sort_unstable_by(|a, b| a.group_name.cmp(&b.group_name));
+        SubscriptionGroupTable { data_version: self.version, groups }
+    }
+
+    /// The answer of request 201.
+    pub fn to_json(&self) -> Vec<u8> {
+        self.body().to_json()
+    }
+
+    /// The content of `subscriptionGroup.json`.
+    pub fn to_file(&self) -> Vec<u8> {
+        table_text::to_file(&self.body())
     }
 
     fn touch(&mut self, now_ms: i64) {
-        self.version.next(now_ms);
+        self.version = self.version.next(now_ms);
         self.dirty = true;
     }
 
-    fn put(&mut self, group: &str, settings: GroupSettings) -> Rc<Group> {
-        if let Some(group) = self.groups.get(group) {
-            group.settings.set(settings);
-            return group.clone();
-        }
-        let made = Rc::new(Group { name: group.into(), settings: Cell::new(settings) });
-        self.groups.insert(group.into(), made.clone());
-        made
+    fn put(&mut self, config: SubscriptionGroupConfig) -> Rc<SubscriptionGroupConfig> {
+        let config = Rc::new(config);
+        self.groups.insert(config.group_name.as_str().into(), config.clone());
+        config
     }
 }
 
@@ -283,7 +242,7 @@ mod tests {
         let mut table = GroupTable::new(GroupRules::default(), 1_000);
         assert_eq!(table.len(), 7);
         let made = table.get_or_create("CG", 2_000).unwrap();
-        assert_eq!(made.settings().retry_times_max, 16);
+        assert_eq!(made.retry_max_times, 16);
         assert_eq!(table.version(), DataVersion { timestamp: 2_000, counter: 1 });
         assert!(table.take_dirty());
         table.get_or_create("CG", 3_000).unwrap();
@@ -303,22 +262,24 @@ mod tests {
         let mut table = GroupTable::new(GroupRules::default(), 0);
         for name in ["", "a b", "a@b", &"g".repeat(256)] {
             assert!(table.get_or_create(name, 0).is_none(), "{name:?}");
-            assert!(table.update(name, GroupSettings::default(), 0).is_err(), "{name:?}");
+            assert!(table.update(SubscriptionGroupConfig::new(name), 0).is_err(), "{name:?}");
         }
-        let wild = GroupSettings { retry_queues: i32::MAX, ..Default::default() };
-        assert_eq!(table.update("CG", wild, 0).unwrap_err().code(), 1);
+        let new = SubscriptionGroupConfig::new("CG");
+        let wild = SubscriptionGroupConfig { retry_queue_nums: i32::MAX, ..new };
+        assert_eq!(table.update(wild, 0).unwrap_err().code(), 1);
         assert_eq!(table.len(), 7);
     }
 
     #[test]
-    fn an_update_is_seen_by_whoever_holds_the_group() {
+    fn an_update_replaces_all_settings_and_a_delete_forgets_them() {
         let mut table = GroupTable::new(GroupRules::default(), 0);
-        let held = table.get_or_create("CG", 0).unwrap();
-        let settings = GroupSettings { consume_enable: false, ..Default::default() };
-        table.update("CG", settings, 0).unwrap();
-        assert!(!held.settings().consume_enable);
+        let new = SubscriptionGroupConfig::new("CG");
+        let config = SubscriptionGroupConfig { consume_enable: false, ..new };
+        table.update(config, 0).unwrap();
+        assert!(!table.get_or_create("CG", 0).unwrap().consume_enable);
         assert!(table.delete("CG", 0));
         assert!(!table.delete("CG", 0));
+        assert!(table.get_or_create("CG", 0).unwrap().consume_enable);
     }
 
     #[test]

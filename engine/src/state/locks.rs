@@ -1,8 +1,10 @@
 //! Queue locks of orderly consumers (requests 41 and 42).
 //!
+//! A queue is topic, broker name and id exactly as the client sent them.
 //! A lock belongs to a client id, not to a connection: a disconnect does not release it, 60 s without
 //! a refresh do (stock 4.9.8). Clients refresh each 20 s and trust a lock for 30 s.
 
+use ringmq_net::body::{LockBatch, LockOk, MessageQueue};
 use rustc_hash::FxHashMap;
 
 /// How long a lock lives without a refresh, in ms (stock 4.9.8).
@@ -10,14 +12,6 @@ pub const LOCK_LIFE_MS: i64 = 60_000;
 
 /// The default bound on locks held in one shard; see [`QueueLocks::new`].
 pub const LOCKS_MAX: usize = 1_000_000;
-
-/// Topic, broker name and queue id exactly as the client sent them: locks never interpret them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct QueueKey {
-    topic: Box<str>,
-    broker_name: Box<str>,
-    queue_id: i32,
-}
 
 #[derive(Debug)]
 struct Lock {
@@ -34,7 +28,7 @@ impl Lock {
 /// Who holds which queue, per consumer group. Owned by one reactor.
 #[derive(Debug)]
 pub struct QueueLocks {
-    groups: FxHashMap<Box<str>, FxHashMap<QueueKey, Lock>>,
+    groups: FxHashMap<Box<str>, FxHashMap<MessageQueue, Lock>>,
     len: usize,
     locks_max: usize,
 }
@@ -62,16 +56,29 @@ impl QueueLocks {
         self.len == 0
     }
 
+    /// Request 41: takes or refreshes all that can be had, and answers which those are.
+    pub fn lock_batch(&mut self, batch: &LockBatch, now_ms: i64) -> LockOk {
+        let mut queues = batch.queues.clone();
+        queues.retain(|q| self.lock(&batch.consumer_group, &batch.client_id, q, now_ms));
+        LockOk { queues }
+    }
+
+    /// Request 42: releases what the client holds of these queues.
+    pub fn unlock_batch(&mut self, batch: &LockBatch) {
+        for queue in &batch.queues {
+            self.unlock(&batch.consumer_group, &batch.client_id, queue);
+        }
+    }
+
     /// Takes or refreshes the lock of one queue for `client_id`; whether that client holds it now.
     pub fn lock(
         &mut self,
         group: &str,
         client_id: &str,
-        (topic, broker_name, queue_id): (&str, &str, i32),
+        queue: &MessageQueue,
         now_ms: i64,
     ) -> bool {
-        let key = QueueKey { topic: topic.into(), broker_name: broker_name.into(), queue_id };
-        if let Some(lock) = self.groups.get_mut(group).and_then(|queues| queues.get_mut(&key)) {
+        if let Some(lock) = self.groups.get_mut(group).and_then(|queues| queues.get_mut(queue)) {
             if *lock.client_id != *client_id {
                 if !lock.is_expired(now_ms) {
                     return false;
@@ -86,23 +93,17 @@ impl QueueLocks {
         }
         self.len += 1;
         let lock = Lock { client_id: client_id.into(), refreshed_ms: now_ms };
-        self.groups.entry(group.into()).or_default().insert(key, lock);
+        self.groups.entry(group.into()).or_default().insert(queue.clone(), lock);
         true
     }
 
     /// Releases the lock of one queue if `client_id` holds it; whether it did.
-    pub fn unlock(
-        &mut self,
-        group: &str,
-        client_id: &str,
-        (topic, broker_name, queue_id): (&str, &str, i32),
-    ) -> bool {
-        let key = QueueKey { topic: topic.into(), broker_name: broker_name.into(), queue_id };
+    pub fn unlock(&mut self, group: &str, client_id: &str, queue: &MessageQueue) -> bool {
         let Some(queues) = self.groups.get_mut(group) else { return false };
-        if queues.get(&key).is_none_or(|lock| *lock.client_id != *client_id) {
+        if queues.get(queue).is_none_or(|lock| *lock.client_id != *client_id) {
             return false;
         }
-        queues.remove(&key);
+        queues.remove(queue);
         if queues.is_empty() {
             self.groups.remove(group);
         }
@@ -128,45 +129,61 @@ mod tests {
 
     use super::*;
 
-    const Q: (&str, &str, i32) = ("T", "broker-a", 1);
+    fn q(broker: &str, queue_id: i32) -> MessageQueue {
+        MessageQueue::new("T", broker, queue_id)
+    }
 
     #[test]
     fn a_held_queue_is_refused_until_60_s_pass_without_a_refresh() {
         let mut locks = QueueLocks::default();
-        assert!(locks.lock("g", "a", Q, 0));
-        assert!(!locks.lock("g", "b", Q, 60_000));
-        assert!(locks.lock("g", "a", Q, 60_000));
-        assert!(!locks.lock("g", "b", Q, 120_000));
-        assert!(locks.lock("g", "b", Q, 120_001));
-        assert!(!locks.lock("g", "a", Q, 120_002));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 0));
+        assert!(!locks.lock("g", "b", &q("broker-a", 1), 60_000));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 60_000));
+        assert!(!locks.lock("g", "b", &q("broker-a", 1), 120_000));
+        assert!(locks.lock("g", "b", &q("broker-a", 1), 120_001));
+        assert!(!locks.lock("g", "a", &q("broker-a", 1), 120_002));
     }
 
     #[test]
     fn groups_and_broker_names_are_apart() {
         let mut locks = QueueLocks::default();
-        assert!(locks.lock("g", "a", Q, 0));
-        assert!(locks.lock("h", "b", Q, 0));
-        assert!(locks.lock("g", "b", ("T", "broker-b", 1), 0));
-        assert!(locks.lock("g", "b", ("T", "broker-a", 2), 0));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 0));
+        assert!(locks.lock("h", "b", &q("broker-a", 1), 0));
+        assert!(locks.lock("g", "b", &q("broker-b", 1), 0));
+        assert!(locks.lock("g", "b", &q("broker-a", 2), 0));
     }
 
     #[test]
     fn only_the_holder_unlocks() {
         let mut locks = QueueLocks::default();
-        assert!(locks.lock("g", "a", Q, 0));
-        assert!(!locks.unlock("g", "b", Q));
-        assert!(!locks.lock("g", "b", Q, 1));
-        assert!(locks.unlock("g", "a", Q));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 0));
+        assert!(!locks.unlock("g", "b", &q("broker-a", 1)));
+        assert!(!locks.lock("g", "b", &q("broker-a", 1), 1));
+        assert!(locks.unlock("g", "a", &q("broker-a", 1)));
         assert!(locks.is_empty());
-        assert!(locks.lock("g", "b", Q, 2));
+        assert!(locks.lock("g", "b", &q("broker-a", 1), 2));
     }
 
     #[test]
     fn the_bound_refuses_new_locks_and_still_refreshes_old_ones() {
         let mut locks = QueueLocks::new(1);
-        assert!(locks.lock("g", "a", Q, 0));
-        assert!(!locks.lock("g", "a", ("T", "broker-a", 2), 0));
-        assert!(locks.lock("g", "a", Q, 5));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 0));
+        assert!(!locks.lock("g", "a", &q("broker-a", 2), 0));
+        assert!(locks.lock("g", "a", &q("broker-a", 1), 5));
+    }
+
+    #[test]
+    fn a_batch_is_answered_with_what_was_had() {
+        let mut locks = QueueLocks::default();
+        assert!(locks.lock("g", "other", &q("b", 1), 0));
+        let batch = LockBatch {
+            client_id: "a".into(),
+            consumer_group: "g".into(),
+            queues: vec![q("b", 0), q("b", 1), q("b", 2)],
+        };
+        assert_eq!(locks.lock_batch(&batch, 0).queues, [q("b", 0), q("b", 2)]);
+        locks.unlock_batch(&batch);
+        assert_eq!(locks.len(), 1);
     }
 
     proptest! {
@@ -180,7 +197,7 @@ mod tests {
             for (op, group, client, queue, ms) in ops {
                 now += ms;
                 let (g, c) = (format!("g{group}"), format!("c{client}"));
-                let q = ("T", "b", queue);
+                let q = &q("b", queue);
                 match op {
                     0 | 1 => {
                         let holder = model.get(&(group, queue)).copied();

@@ -16,7 +16,6 @@
 //! | [`waiters`] | waiting pulls | |
 //! | [`stats`], [`stats_items`] | counters | |
 
-pub mod client_mode;
 pub mod clients;
 pub mod delay;
 pub mod filter;
@@ -27,10 +26,14 @@ pub mod offsets;
 pub mod saver;
 pub mod stats;
 pub mod stats_items;
+pub mod table_text;
 pub mod topic_name;
 pub mod topics;
-pub mod version;
 pub mod waiters;
 
 /// Identifies a connection, unique in the process (`ringmq_net::server::Conn::id`).
 pub type ConnId = u64;
+
+#[cfg(test)]
+#[path = "stock_files_tests.rs"]
+mod stock_files_tests;

@@ -4,8 +4,14 @@
 //! key: two look-ups and a short binary search. What is stored is never changed by the broker itself;
 //! an offset outside its queue is kept and reported ([`OffsetTable::audit`]).
 
+use std::rc::Rc;
+
+use ringmq_net::body::ConsumerOffsetTable;
+use ringmq_net::json::Writer;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
+
+use super::table_text::{self, TableTextError};
 
 /// The default bound on (group, topic, queue) entries of one shard: about 64 MB of offsets.
 pub const ENTRIES_MAX: usize = 4_000_000;
@@ -81,7 +87,9 @@ pub struct OffsetOutside {
 /// The consumer offsets of one shard. Owned by its reactor; bounded.
 #[derive(Clone, Debug)]
 pub struct OffsetTable {
-    groups: FxHashMap<Box<str>, FxHashMap<Box<str>, QueueOffsets>>,
+    groups: FxHashMap<Rc<str>, FxHashMap<Rc<str>, QueueOffsets>>,
+    /// Entries of the file whose key has no `@`: no request reaches them, they are only written back.
+    odd: Vec<(String, QueueOffsets)>,
     entries: usize,
     entries_max: usize,
     dirty: bool,
@@ -97,7 +105,7 @@ impl OffsetTable {
     /// An empty table that takes at most `entries_max` queues.
     pub fn new(entries_max: usize) -> Self {
         let groups = FxHashMap::default();
-        Self { groups, entries: 0, entries_max, dirty: false }
+        Self { groups, odd: Vec::new(), entries: 0, entries_max, dirty: false }
     }
 
     /// Entries stored.
@@ -290,8 +298,102 @@ impl OffsetTable {
     }
 }
 
+const TABLE: &str = "offsetTable";
+
+/// A rendering of the table in steps; see [`OffsetTable::render`].
+#[derive(Debug)]
+pub struct OffsetsText {
+    keys: Vec<(Rc<str>, Rc<str>)>,
+    writer: Writer,
+}
+
+impl OffsetTable {
+    /// Reads `consumerOffset.json` (also a 5.x broker's), or the answer of request 43. Loading is not
+    /// bounded: a table that was saved can be read.
+    pub fn from_json(bytes: &[u8], entries_max: usize) -> Result<Self, TableTextError> {
+        let body: ConsumerOffsetTable = table_text::read(bytes, TABLE)?;
+        let mut table = Self::new(usize::MAX);
+        for (key, queues) in body.offsets {
+            match key.split_once('@') {
+                Some((topic, group)) => {
+                    for (queue_id, offset) in queues {
+                        // Cannot be full: the bound is set below.
+                        let _ = table.commit(group, topic, queue_id, offset);
+                    }
+                }
+                None => table.odd.push((key, QueueOffsets(queues.into_iter().collect()))),
+            }
+        }
+        table.entries_max = entries_max;
+        table.dirty = false;
+        Ok(table)
+    }
+
+    /// The content of `consumerOffset.json`, in one go.
+    pub fn to_file(&self) -> Vec<u8> {
+        let mut text = self.render(Writer::pretty());
+        while !self.render_step(&mut text, usize::MAX) {}
+        text.finish()
+    }
+
+    /// The answer of request 43.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut text = self.render(Writer::new());
+        while !self.render_step(&mut text, usize::MAX) {}
+        text.finish()
+    }
+
+    /// Begins to render the table into `writer` ([`Writer::pretty`] for the file). A large table takes
+    /// milliseconds, so a reactor does it in steps and yields between them. Commits in between are
+    /// allowed: each (group, topic) is written as it is at its step. Ask [`OffsetTable::take_dirty`]
+    /// *before* this call, so that such a commit is saved the next time.
+    pub fn render(&self, mut writer: Writer) -> OffsetsText {
+        let topics_of = |(group, topics): (&Rc<str>, &FxHashMap<Rc<str>, QueueOffsets>)| {
+            topics.keys().map(|topic| (group.clone(), topic.clone())).collect::<Vec<_>>()
+        };
+        let keys = self.groups.iter().flat_map(topics_of).collect();
+        writer.begin_object();
+        writer.key(TABLE);
+        writer.begin_object();
+        for (key, queues) in &self.odd {
+            write_queues(&mut writer, key, queues);
+        }
+        OffsetsText { keys, writer }
+    }
+
+    /// Renders the next `topics` (group, topic) pairs; true when there are no more.
+    pub fn render_step(&self, text: &mut OffsetsText, topics: usize) -> bool {
+        let from = text.keys.len().saturating_sub(topics);
+        for (group, topic) in text.keys.drain(from..) {
+            if let Some(queues) = self.groups.get(&group).and_then(|topics| topics.get(&topic)) {
+                write_queues(&mut text.writer, &format!("{topic}@{group}"), queues);
+            }
+        }
+        text.keys.is_empty()
+    }
+}
+
+impl OffsetsText {
+    /// The text; complete once [`OffsetTable::render_step`] said so.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.writer.end_object();
+        self.writer.end_object();
+        self.writer.finish()
+    }
+}
+
+fn write_queues(writer: &mut Writer, key: &str, queues: &QueueOffsets) {
+    writer.key(key);
+    writer.begin_object();
+    for (queue_id, offset) in queues.iter() {
+        writer.key_i64(i64::from(queue_id));
+        writer.i64(offset);
+    }
+    writer.end_object();
+}
+
 /// `map.entry(key.into()).or_default()` without allocating the key when it is there.
-fn entry<'a, V: Default>(map: &'a mut FxHashMap<Box<str>, V>, key: &str) -> &'a mut V {
+fn entry<'a, V: Default>(map: &'a mut FxHashMap<Rc<str>, V>, key: &str) -> &'a mut V {
     if !map.contains_key(key) {
         map.insert(key.into(), V::default());
     }

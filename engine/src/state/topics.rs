@@ -7,10 +7,11 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
+use ringmq_net::body::{Body, DataVersion, TopicConfig, TopicConfigTable, TopicFilterType};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::table_text::{self, TableTextError};
 use super::topic_name::{self as name, TopicRefused};
-use super::version::DataVersion;
 
 /// A topic may be read.
 pub const PERM_READ: i32 = 4;
@@ -39,8 +40,8 @@ pub struct TopicSettings {
     pub perm: i32,
     /// [`SYS_FLAG_UNIT`], [`SYS_FLAG_UNIT_SUB`].
     pub sys_flag: i32,
-    /// `topicFilterType` is MULTI_TAG instead of SINGLE_TAG.
-    pub multi_tag: bool,
+    /// Tags of its messages.
+    pub filter_type: TopicFilterType,
     /// The name server lists it as ordered.
     pub order: bool,
 }
@@ -53,8 +54,21 @@ impl TopicSettings {
             write_queues: queues,
             perm,
             sys_flag: 0,
-            multi_tag: false,
+            filter_type: TopicFilterType::SingleTag,
             order: false,
+        }
+    }
+}
+
+impl From<&TopicConfig> for TopicSettings {
+    fn from(config: &TopicConfig) -> Self {
+        Self {
+            read_queues: config.read_queue_nums,
+            write_queues: config.write_queue_nums,
+            perm: config.perm,
+            sys_flag: config.topic_sys_flag,
+            filter_type: config.topic_filter_type,
+            order: config.order,
         }
     }
 }
@@ -96,6 +110,20 @@ impl<X> Topic<X> {
         self.deleted.get()
     }
 
+    /// As it goes into files, registrations and answers.
+    pub fn config(&self) -> TopicConfig {
+        let s = self.settings();
+        TopicConfig {
+            topic_name: self.name.to_string(),
+            read_queue_nums: s.read_queues,
+            write_queue_nums: s.write_queues,
+            perm: s.perm,
+            topic_filter_type: s.filter_type,
+            topic_sys_flag: s.sys_flag,
+            order: s.order,
+        }
+    }
+
     /// What the broker attached.
     #[inline]
     pub fn slot(&self) -> &X {
@@ -118,7 +146,7 @@ impl<X> fmt::Display for Topic<X> {
             bit(PERM_READ, 'R'),
             bit(PERM_WRITE, 'W'),
             bit(PERM_INHERIT, 'X'),
-            if s.multi_tag { "MULTI_TAG" } else { "SINGLE_TAG" },
+            s.filter_type.name(),
             s.sys_flag,
             s.order
         )
@@ -291,7 +319,7 @@ impl<X: Default> TopicTable<X> {
                 };
                 let perm = after.perm & !PERM_INHERIT;
                 let new = TopicSettings::new(queues, perm);
-                settings = Some(TopicSettings { sys_flag, multi_tag: after.multi_tag, ..new });
+                settings = Some(TopicSettings { sys_flag, filter_type: after.filter_type, ..new });
             }
         }
         if settings.is_none() && topic.starts_with(name::RETRY_PREFIX) {
@@ -420,7 +448,7 @@ impl<X: Default> TopicTable<X> {
 
     /// A new version although no topic changed: `brokerPermission`, which registrations carry, did.
     pub fn touch(&mut self, now_ms: i64) {
-        self.version.next(now_ms);
+        self.version = self.version.next(now_ms);
         self.dirty = true;
     }
 
@@ -431,14 +459,10 @@ impl<X: Default> TopicTable<X> {
     }
 
     /// A slave takes over its master's table and version; returns the topics that are gone.
-    pub fn replace<'a>(
-        &mut self,
-        version: DataVersion,
-        topics: impl IntoIterator<Item = (&'a str, TopicSettings)>,
-    ) -> Vec<Rc<Topic<X>>> {
+    pub fn replace(&mut self, table: &TopicConfigTable) -> Vec<Rc<Topic<X>>> {
         let mut kept = FxHashSet::default();
-        for (topic, settings) in topics {
-            kept.insert(self.put(topic, settings).id);
+        for config in &table.topics {
+            kept.insert(self.put(&config.topic_name, config.into()).id);
         }
         let mut gone = Vec::new();
         self.topics.retain(|_, topic| {
@@ -449,9 +473,36 @@ impl<X: Default> TopicTable<X> {
             }
             keep
         });
-        self.version = version;
+        self.version = table.data_version;
         self.dirty = true;
         gone
+    }
+
+    /// Puts the topics of `topics.json` over the built-in ones, and takes its version.
+    pub fn load_json(&mut self, bytes: &[u8]) -> Result<(), TableTextError> {
+        let table: TopicConfigTable = table_text::read(bytes, "topicConfigTable")?;
+        for config in &table.topics {
+            self.put(&config.topic_name, config.into());
+        }
+        self.version = table.data_version;
+        Ok(())
+    }
+
+    /// The table as a body, sorted by name: for registrations and the answer of request 21.
+    pub fn body(&self) -> TopicConfigTable {
+        let mut topics: Vec<_> = self.topics.values().map(|topic| topic.config()).collect();
+        topics.sort_unstable_by(|a, b| a.topic_name.cmp(&b.topic_name));
+        TopicConfigTable { data_version: self.version, topics }
+    }
+
+    /// The answer of request 21.
+    pub fn to_json(&self) -> Vec<u8> {
+        self.body().to_json()
+    }
+
+    /// The content of `topics.json`.
+    pub fn to_file(&self) -> Vec<u8> {
+        table_text::to_file(&self.body())
     }
 
     fn create(
@@ -637,10 +688,8 @@ mod tests {
         let mut table = table();
         let held = table.update("Old", TopicSettings::new(1, 6), 0).unwrap().topic;
         let version = DataVersion { timestamp: 5, counter: 9 };
-        let gone = table.replace(
-            version,
-            [("TBW102", TopicSettings::new(8, 7)), ("New", TopicSettings::new(2, 6))],
-        );
+        let topics = vec![TopicConfig::new("TBW102", 8), TopicConfig::new("New", 2)];
+        let gone = table.replace(&TopicConfigTable { data_version: version, topics });
         assert_eq!((table.len(), table.version()), (2, version));
         assert!(held.is_deleted() && gone.iter().any(|t| t.name() == "Old"));
     }
