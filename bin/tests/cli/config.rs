@@ -1,12 +1,10 @@
 //! The configuration as a user meets it: the example file, the precedence, and one-line errors that name key and remedy.
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 
+use crate::support::ringmq;
 use ringmq::config::{BOUNDS, Config, sections};
-use support::ringmq;
 
 fn example() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("ringmq.example.toml");

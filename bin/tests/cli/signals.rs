@@ -1,12 +1,10 @@
 //! Stopping by signal: the first asks, a second ends the process at once.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{free_ports, ringmq};
+use crate::support::{free_ports, ringmq};
 
 /// A process whose log lines are read one by one; killed if the test leaves it.
 struct Running {

@@ -1,5 +1,4 @@
-//! What the tests of the program share. Not every test binary uses all of it.
-#![allow(dead_code)]
+//! What the tests of the program share.
 
 use std::net::TcpListener;
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! What must be right before a start, and what the program says when it is not: one line with the remedy, and exit status 1.
 
-mod support;
-
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -9,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{free_ports, ringmq};
+use crate::support::{free_ports, ringmq};
 
 /// `ringmq check` of a store of one shard in `dir`, on free ports, without the measurement.
 fn check(dir: &Path, port: u16) -> Command {
