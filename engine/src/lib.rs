@@ -3,3 +3,7 @@
 pub mod state;
 
 pub mod log;
+
+pub mod index;
+pub mod queue;
+pub mod store;

@@ -1,0 +1,101 @@
+//! Blocking reads over the files of one queue, for load and trim.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::unit::{UNIT_BYTES, Unit};
+use crate::store::numbered_name;
+
+/// Units read at a time by [`UnitFiles::walk`].
+const CHUNK_UNITS: usize = 3200;
+
+/// Random access to the units of a queue. Keeps the file used last open.
+pub(super) struct UnitFiles {
+    dir: PathBuf,
+    file_units: i64,
+    open: Option<(i64, File)>,
+}
+
+impl UnitFiles {
+    pub(super) fn new(dir: PathBuf, file_units: i64) -> Self {
+        Self { dir, file_units, open: None }
+    }
+
+    /// First queue offset of the file that holds `offset`.
+    pub(super) fn file_first(&self, offset: i64) -> i64 {
+        offset - offset % self.file_units
+    }
+
+    /// Path of the file that begins with `first`.
+    pub(super) fn path(&self, first: i64) -> PathBuf {
+        self.dir.join(numbered_name(first.max(0) as u64 * UNIT_BYTES as u64))
+    }
+
+    fn file(&mut self, first: i64) -> io::Result<&File> {
+        if self.open.as_ref().is_none_or(|(open, _)| *open != first) {
+            self.open = Some((first, File::open(self.path(first))?));
+        }
+        self.open.as_ref().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn unit(&mut self, offset: i64) -> io::Result<Unit> {
+        let first = self.file_first(offset);
+        let mut raw = [0; UNIT_BYTES];
+        self.file(first)?.read_exact_at(&mut raw, position(offset - first))?;
+        Ok(Unit::decode(&raw))
+    }
+
+    /// First offset in `low..high` whose unit does not satisfy `holds`, which is true for a first part of them and false for
+    /// the rest.
+    pub(super) fn partition(
+        &mut self,
+        mut low: i64,
+        mut high: i64,
+        holds: impl Fn(&Unit) -> bool,
+    ) -> io::Result<i64> {
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if holds(&self.unit(middle)?) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// Goes through `from..to` while units are valid, begin below `cut_at`, and lie in log order. Returns where it
+    /// stopped.
+    pub(super) fn walk(&mut self, from: i64, to: i64, cut_at: i64) -> io::Result<i64> {
+        let mut buffer = vec![0; CHUNK_UNITS * UNIT_BYTES];
+        let mut at = from;
+        let mut end_physical = 0;
+        while at < to {
+            let first = self.file_first(at);
+            let end = to.min(first + self.file_units).min(at + CHUNK_UNITS as i64);
+            let bytes = (end - at) as usize * UNIT_BYTES;
+            let chunk = buffer.get_mut(..bytes).unwrap_or_default();
+            self.file(first)?.read_exact_at(chunk, position(at - first))?;
+            for raw in chunk.as_chunks::<UNIT_BYTES>().0 {
+                let unit = Unit::decode(raw);
+                if !unit.is_valid() || unit.physical_offset >= cut_at {
+                    return Ok(at);
+                }
+                if !unit.is_blank() {
+                    if unit.physical_offset < end_physical {
+                        return Ok(at);
+                    }
+                    end_physical = unit.physical_end();
+                }
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+}
+
+fn position(units: i64) -> u64 {
+    units.max(0) as u64 * UNIT_BYTES as u64
+}

@@ -1,0 +1,252 @@
+//! The worker's side of writing: batches into files, through a bounded set of descriptors. Everything here blocks.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::QueueError;
+use super::unit::{UNIT_BYTES, Unit};
+use crate::store::{numbered_name, sync_file_system};
+
+/// Up to this many new files are synced one by one before they appear; more share one sync of the file system.
+const SINGLE_SYNCS_MAX: usize = 8;
+
+/// The units of one queue in a batch.
+#[derive(Debug)]
+pub(super) struct BatchPart {
+    pub(super) uid: u32,
+    pub(super) topic: Arc<str>,
+    pub(super) queue_id: i32,
+    /// Queue offset of the first unit.
+    pub(super) first: i64,
+    /// Blank units go from this offset up to `first`; -1 = none.
+    pub(super) blank_from: i64,
+    pub(super) count: usize,
+}
+
+/// Units of many queues, to be written together. Reused from batch to batch.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) parts: Vec<BatchPart>,
+    /// The units of all parts, one after another.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Writes batches. Owned by the worker thread between jobs.
+#[derive(Debug)]
+pub(super) struct QueueWriter {
+    dir: PathBuf,
+    prepare: PathBuf,
+    file_bytes: u64,
+    descriptors_max: usize,
+    open: HashMap<(u32, u64), OpenFile>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    used: u64,
+}
+
+/// A file that is complete in the prepare directory.
+struct Prepared {
+    temporary: PathBuf,
+    path: PathBuf,
+    key: (u32, u64),
+    file: File,
+}
+
+impl QueueWriter {
+    pub(super) fn new(
+        dir: PathBuf,
+        prepare: PathBuf,
+        file_bytes: u64,
+        descriptors_max: usize,
+    ) -> Self {
+        let open = HashMap::new();
+        Self { dir, prepare, file_bytes, descriptors_max: descriptors_max.max(1), open, clock: 0 }
+    }
+
+    pub(super) fn queue_dir(&self, topic: &str, queue_id: i32) -> PathBuf {
+        queue_dir(&self.dir, topic, queue_id)
+    }
+
+    /// Writes the batch. Doing it again after a failure is harmless: the same units go to the same places. A new file
+    /// appears only when its first units are durable, so that no crash leaves one that is all zero.
+    pub(super) fn write(&mut self, batch: &Batch) -> Result<(), QueueError> {
+        let mut prepared = Vec::new();
+        let mut at = 0;
+        for part in &batch.parts {
+            let end = at + part.count * UNIT_BYTES;
+            let bytes = batch.bytes.get(at..end).unwrap_or_default();
+            at = end;
+            self.write_part(part, bytes, &mut prepared)?;
+        }
+        self.publish(prepared)
+    }
+
+    fn write_part(
+        &mut self,
+        part: &BatchPart,
+        mut bytes: &[u8],
+        prepared: &mut Vec<Prepared>,
+    ) -> Result<(), QueueError> {
+        let mut position = part.first.max(0) as u64 * UNIT_BYTES as u64;
+        let mut blank_from = part.blank_from;
+        while !bytes.is_empty() {
+            let file_start = position - position % self.file_bytes;
+            let room = file_start + self.file_bytes - position;
+            let (now, rest) =
+                bytes.split_at(usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len()));
+            let within = position - file_start;
+            let key = (part.uid, file_start);
+            let path = self.queue_dir(&part.topic, part.queue_id).join(numbered_name(file_start));
+            match self.existing(key, &path) {
+                Ok(file) => file
+                    .write_all_at(now, within)
+                    .map_err(|error| QueueError::io("write", &path, &error))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let blanks = if blank_from < 0 { 0 } else { within };
+                    prepared.push(self.prepare(key, path, blanks, now, within)?);
+                }
+                Err(error) => return Err(QueueError::io("open", &path, &error)),
+            }
+            blank_from = -1;
+            position += now.len() as u64;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Makes a file of full length with units at `within`, and blank units in the `blanks` bytes before.
+    fn prepare(
+        &self,
+        key: (u32, u64),
+        path: PathBuf,
+        blanks: u64,
+        units: &[u8],
+        within: u64,
+    ) -> Result<Prepared, QueueError> {
+        let temporary = self.prepare.join(format!("queue-{}-{}", key.0, key.1));
+        let make = || -> io::Result<File> {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&temporary)?;
+            file.set_len(self.file_bytes)?;
+            write_blanks(&file, blanks)?;
+            file.write_all_at(units, within)?;
+            Ok(file)
+        };
+        let file = make().map_err(|error| QueueError::io("make", &temporary, &error))?;
+        Ok(Prepared { temporary, path, key, file })
+    }
+
+    fn publish(&mut self, prepared: Vec<Prepared>) -> Result<(), QueueError> {
+        if prepared.len() > SINGLE_SYNCS_MAX {
+            sync_file_system(&self.prepare).map_err(|error| {
+                QueueError::io("sync the file system of", &self.prepare, &error)
+            })?;
+        } else {
+            for one in &prepared {
+                one.file
+                    .sync_all()
+                    .map_err(|error| QueueError::io("fsync", &one.temporary, &error))?;
+            }
+        }
+        for one in prepared {
+            let mut renamed = fs::rename(&one.temporary, &one.path);
+            if renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+                && let Some(dir) = one.path.parent()
+            {
+                renamed =
+                    fs::create_dir_all(dir).and_then(|()| fs::rename(&one.temporary, &one.path));
+            }
+            renamed.map_err(|error| QueueError::io("rename into place", &one.path, &error))?;
+            self.keep(one.key, one.file);
+        }
+        Ok(())
+    }
+
+    fn existing(&mut self, key: (u32, u64), path: &Path) -> io::Result<&File> {
+        self.clock += 1;
+        if !self.open.contains_key(&key) {
+            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            self.keep(key, file);
+        }
+        match self.open.get_mut(&key) {
+            Some(open) => {
+                open.used = self.clock;
+                Ok(&open.file)
+            }
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Keeps a descriptor; when there are too many, half of them are closed, the longest unused first.
+    fn keep(&mut self, key: (u32, u64), file: File) {
+        if self.open.len() >= self.descriptors_max {
+            let mut used: Vec<u64> = self.open.values().map(|open| open.used).collect();
+            used.sort_unstable();
+            let limit = used.get(used.len() / 2).copied().unwrap_or(u64::MAX);
+            self.open.retain(|_, open| open.used > limit);
+        }
+        self.open.insert(key, OpenFile { file, used: self.clock });
+    }
+
+    #[cfg(test)]
+    pub(super) fn descriptors(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Closes descriptors of a queue's files, all or those that start below `below`.
+    pub(super) fn forget(&mut self, uid: u32, below: Option<u64>) {
+        self.open.retain(|key, _| key.0 != uid || below.is_some_and(|below| key.1 >= below));
+    }
+
+    /// Removes the directory of a topic with all its queues.
+    pub(super) fn remove_topic(&mut self, topic: &str, uids: &[u32]) -> Result<(), QueueError> {
+        for uid in uids {
+            self.forget(*uid, None);
+        }
+        let path = self.dir.join(topic);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(QueueError::io("remove the directory of", &path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+}
+
+/// The directory of a queue.
+pub(super) fn queue_dir(dir: &Path, topic: &str, queue_id: i32) -> PathBuf {
+    let mut path = dir.join(topic);
+    path.push(queue_id.to_string());
+    path
+}
+
+fn write_blanks(file: &File, bytes: u64) -> io::Result<()> {
+    const CHUNK_UNITS: usize = 3000;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let chunk = Unit::BLANK.encode().repeat(CHUNK_UNITS);
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(chunk.len() as u64) as usize;
+        file.write_all_at(chunk.get(..len).unwrap_or_default(), at)?;
+        at += len as u64;
+    }
+    Ok(())
+}

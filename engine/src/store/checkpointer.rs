@@ -1,0 +1,68 @@
+//! Makes derived data durable and says so: the one order of steps that is safe.
+
+use std::rc::Rc;
+
+use super::{
+    Checkpoint, DerivedMark, LockStamp, StoreError, StoreLayout, Worker, sync_file_system,
+};
+use crate::index::Index;
+use crate::queue::QueueStore;
+
+/// What a checkpoint claims. Read all of it *before* [`write_checkpoint`] is called, in this order: `dispatched`, then the times.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckpointInput {
+    /// All records below were dispatched to queues and index (units appended, keys put).
+    pub dispatched: u64,
+    /// Store timestamp of the last record that is durable in the log; for a stock broker that takes over.
+    pub physic_timestamp: i64,
+    /// Store timestamp of the last dispatched record; for a stock broker that takes over.
+    pub logics_timestamp: i64,
+    /// Our stamp of the lock file.
+    pub lock: LockStamp,
+}
+
+/// Writes all derived data of records below `dispatched`, syncs the file system, and only then claims it: index header,
+/// `checkpoint`, mark. A crash between any two steps leaves the older claim, which is still true.
+///
+/// At most one at a time. Does not block the reactor.
+///
+/// # Errors
+/// [`StoreError`]; nothing was claimed then. After a failed sync every further call fails.
+pub async fn write_checkpoint(
+    layout: &StoreLayout,
+    worker: &Rc<Worker>,
+    queues: &QueueStore,
+    index: Option<&Index>,
+    input: CheckpointInput,
+) -> Result<(), StoreError> {
+    if queues.sync_failed() {
+        return Err(StoreError::SyncFailed);
+    }
+    queues.flush().await?;
+    let header = match index {
+        Some(index) => index.flush().await?,
+        None => None,
+    };
+    let root = layout.root().to_path_buf();
+    let synced = worker.run(move || sync_file_system(&root)).await?;
+    if let Err(error) = synced {
+        queues.set_sync_failed();
+        return Err(StoreError::io("sync the file system of", layout.root(), error));
+    }
+    let index_timestamp = index.map_or(0, Index::rolled_timestamp);
+    let (checkpoint_path, mark_path) = (layout.checkpoint(), layout.derived_mark());
+    let mark = DerivedMark { dispatched: input.dispatched, lock: input.lock };
+    let checkpoint = Checkpoint {
+        physic: input.physic_timestamp,
+        logics: input.logics_timestamp,
+        index: index_timestamp,
+    };
+    let claim = move || -> Result<(), StoreError> {
+        if let Some(header) = header {
+            header.save()?;
+        }
+        checkpoint.save(&checkpoint_path)?;
+        mark.save(&mark_path)
+    };
+    worker.run(claim).await?
+}

@@ -1,0 +1,64 @@
+//! How far derived data is durable: our own, exact counterpart of the checkpoint's times.
+
+use std::io;
+use std::path::Path;
+
+use super::{LockStamp, StoreError, write_replacing};
+
+const VERSION: &str = "ringmq-derived 1";
+
+/// Consume queue units and index entries of every record below `dispatched` are durable. With it, recovery cuts all queues
+/// there and redoes the rest from the log, so it never has to trust a unit that may be torn.
+///
+/// The file is text: a version line, then `dispatched`, `lock-inode`, `lock-modified-ns`, and the CRC-32C of the lines
+/// before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DerivedMark {
+    /// A physical offset between two records.
+    pub dispatched: u64,
+    /// The lock file as our own process left it: tells whether another broker changed the store since.
+    pub lock: LockStamp,
+}
+
+impl DerivedMark {
+    /// The mark, if it is whole and no other broker started on the store since it was written. `lock` is the stamp read
+    /// before the lock was taken.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] except for a missing file.
+    pub fn load(path: &Path, lock: Option<LockStamp>) -> Result<Option<Self>, StoreError> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
+            Err(error) => return Err(StoreError::io("read", path, error)),
+        };
+        Ok(Self::parse(&text).filter(|mark| Some(mark.lock) == lock))
+    }
+
+    /// Replaces the mark, durably. What it claims must be durable before.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), StoreError> {
+        write_replacing(path, self.text().as_bytes())
+    }
+
+    fn text(&self) -> String {
+        let lines = format!(
+            "{VERSION}\ndispatched {}\nlock-inode {}\nlock-modified-ns {}\n",
+            self.dispatched, self.lock.inode, self.lock.modified_ns
+        );
+        format!("{lines}crc32c {:08x}\n", crc32c::crc32c(lines.as_bytes()))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let version = lines.next()?;
+        let dispatched = lines.next()?.strip_prefix("dispatched ")?.parse().ok()?;
+        let inode = lines.next()?.strip_prefix("lock-inode ")?.parse().ok()?;
+        let modified_ns = lines.next()?.strip_prefix("lock-modified-ns ")?.parse().ok()?;
+        let mark = Self { dispatched, lock: LockStamp { inode, modified_ns } };
+        (version == VERSION && mark.text() == text).then_some(mark)
+    }
+}
