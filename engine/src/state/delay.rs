@@ -46,11 +46,6 @@ pub enum DelayLevelsError {
     Count(usize),
 }
 
-/// A DELAY property that is no number (stock answers code 1).
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the property DELAY is \"{0}\": it must be a delay level, a whole number")]
-pub struct DelayPropertyError(pub String);
-
 /// The delay levels of a broker. Levels count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayLevels {
@@ -119,17 +114,11 @@ impl DelayLevels {
         store_time_ms.saturating_add(self.delay_ms(level).unwrap_or(UNKNOWN_LEVEL_MS))
     }
 
-    /// Where a message with this DELAY property goes; `None` if it isn't delayed (absent or <= 0).
-    /// Not to be asked for prepared and rollback messages (sysFlag bits 0x4 and 0xC).
-    pub fn route(&self, delay: Option<&str>) -> Result<Option<DelayRoute>, DelayPropertyError> {
-        let Some(text) = delay else { return Ok(None) };
-        let level: i32 = text.parse().map_err(|_| DelayPropertyError(text.to_owned()))?;
-        Ok(self.route_level(level))
-    }
-
-    /// Where a message of this level goes, capped at the highest; `None` if `level` <= 0.
-    pub fn route_level(&self, level: i32) -> Option<DelayRoute> {
-        let level = level.min(self.level_max());
+    /// Where a message with this delay level goes, capped at the highest; `None` if the level is 0: the
+    /// message isn't delayed. Not to be asked for prepared and rollback messages (sysFlag bits 0x4 and
+    /// 0xC). The caller stores DELAY = the route's level, REAL_TOPIC and REAL_QID with it.
+    pub fn route(&self, level: u32) -> Option<DelayRoute> {
+        let level = i32::try_from(level).unwrap_or(i32::MAX).min(self.level_max());
         let delay_ms = self.delay_ms(level)?;
         Some(DelayRoute { level, queue_id: level_to_queue(level), delay_ms })
     }
@@ -282,11 +271,9 @@ mod tests {
     fn a_level_above_the_highest_is_capped_and_none_means_no_delay() {
         let levels = DelayLevels::default();
         let route = DelayRoute { level: 18, queue_id: 17, delay_ms: 7_200_000 };
-        assert_eq!(levels.route(Some("99")), Ok(Some(route)));
-        for none in [None, Some("0"), Some("-3")] {
-            assert_eq!(levels.route(none), Ok(None));
-        }
-        assert!(levels.route(Some("soon")).is_err());
+        assert_eq!(levels.route(99), Some(route));
+        assert_eq!(levels.route(u32::MAX), Some(route));
+        assert_eq!(levels.route(0), None);
     }
 
     #[test]

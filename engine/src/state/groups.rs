@@ -59,6 +59,11 @@ impl GroupRefused {
     }
 }
 
+/// Reads the text of `subscriptionGroup.json`, also a 5.x broker's.
+pub fn parse_file(bytes: &[u8]) -> Result<SubscriptionGroupTable, TableTextError> {
+    table_text::read(bytes, "subscriptionGroupTable")
+}
+
 /// What of the configuration decides about groups.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupRules {
@@ -183,12 +188,11 @@ impl GroupTable {
         table.groups.into_iter().for_each(|config| drop(self.put(config)));
     }
 
-    /// Puts the groups of `subscriptionGroup.json` over the built-in ones, and takes its version.
-    pub fn load_json(&mut self, bytes: &[u8]) -> Result<(), TableTextError> {
-        let table: SubscriptionGroupTable = table_text::read(bytes, "subscriptionGroupTable")?;
+    /// Puts the groups of `subscriptionGroup.json` (see [`parse_file`]) over the built-in ones, and takes
+    /// its version.
+    pub fn load(&mut self, table: SubscriptionGroupTable) {
         self.version = table.data_version;
         table.groups.into_iter().for_each(|config| drop(self.put(config)));
-        Ok(())
     }
 
     /// The table as a body, sorted by name: the answer of request 201.

@@ -11,6 +11,7 @@
 //! | [`offsets`] | consumer offsets | `consumerOffset.json` |
 //! | [`delay`] | delay levels and their progress | `delayOffset.json` |
 //! | [`clients`] | connected producers and consumers | |
+//! | [`heartbeat`] | what a heartbeat does to them all | |
 //! | [`filter`] | subscriptions and tag matching | |
 //! | [`locks`] | queue locks of orderly consumers | |
 //! | [`waiters`] | waiting pulls | |
@@ -20,6 +21,7 @@ pub mod clients;
 pub mod delay;
 pub mod filter;
 pub mod groups;
+pub mod heartbeat;
 pub mod json_file;
 pub mod locks;
 pub mod offsets;
@@ -30,6 +32,15 @@ pub mod table_text;
 pub mod topic_name;
 pub mod topics;
 pub mod waiters;
+
+/// File of [`topics`] in the store's `config/`.
+pub const TOPICS_FILE: &str = "topics.json";
+/// File of [`groups`] in the store's `config/`.
+pub const GROUPS_FILE: &str = "subscriptionGroup.json";
+/// File of [`offsets`] in the store's `config/`.
+pub const OFFSETS_FILE: &str = "consumerOffset.json";
+/// File of [`delay`] in the store's `config/`.
+pub const DELAY_FILE: &str = "delayOffset.json";
 
 /// Identifies a connection, unique in the process (`ringmq_net::server::Conn::id`).
 pub type ConnId = u64;

@@ -3,20 +3,20 @@
 use ringmq_net::json::{Limits, Value};
 
 use super::delay::DelayOffsets;
-use super::groups::{GroupRules, GroupTable};
+use super::groups::{self, GroupRules, GroupTable};
 use super::offsets::{ENTRIES_MAX, OffsetTable};
-use super::topics::{TopicRules, TopicTable};
+use super::topics::{self, TopicRules, TopicTable};
 
 const TOPICS: &str = include_str!("../../tests/stock_config/topics.json");
 const GROUPS: &str = include_str!("../../tests/stock_config/subscriptionGroup.json");
 const OFFSETS: &str = include_str!("../../tests/stock_config/consumerOffset.json");
 const DELAYS: &str = include_str!("../../tests/stock_config/delayOffset.json");
 
-fn topics() -> TopicTable<()> {
+fn topic_table() -> TopicTable<()> {
     TopicTable::new(TopicRules::new("DefaultCluster", "broker-a"), 5)
 }
 
-fn groups() -> GroupTable {
+fn group_table() -> GroupTable {
     GroupTable::new(GroupRules::default(), 5)
 }
 
@@ -49,8 +49,8 @@ fn sorted_lines(text: &str) -> Vec<&str> {
 
 #[test]
 fn stocks_topics_load_and_save_to_the_same() {
-    let mut table = topics();
-    table.load_json(TOPICS.as_bytes()).unwrap();
+    let mut table = topic_table();
+    table.load(&topics::parse_file(TOPICS.as_bytes()).unwrap());
     assert_eq!(table.version().counter, 6);
     assert!(table.get("OrderT").is_some());
     assert!(!table.take_dirty());
@@ -61,8 +61,8 @@ fn stocks_topics_load_and_save_to_the_same() {
 
 #[test]
 fn stocks_groups_load_and_save_to_the_same() {
-    let mut table = groups();
-    table.load_json(GROUPS.as_bytes()).unwrap();
+    let mut table = group_table();
+    table.load(groups::parse_file(GROUPS.as_bytes()).unwrap());
     assert_eq!(table.version().counter, 3);
     assert!(same(&table.to_file(), GROUPS));
     let text = String::from_utf8(table.to_file()).unwrap();
@@ -91,16 +91,16 @@ fn stocks_delay_offsets_load_and_save_to_the_same() {
 
 #[test]
 fn what_a_5_x_broker_adds_is_ignored() {
-    let mut table = topics();
+    let mut table = topic_table();
     let text = r#"{"dataVersion":{"counter":9,"stateVersion":1,"timestamp":7},"topicConfigTable":{
         "T":{"attributes":{"+a":"b"},"order":false,"perm":2,"readQueueNums":3,"topicName":"T"}}}"#;
-    table.load_json(text.as_bytes()).unwrap();
+    table.load(&topics::parse_file(text.as_bytes()).unwrap());
     assert_eq!(table.get("T").unwrap().settings().perm, 2);
     assert_eq!(table.get("T").unwrap().settings().write_queues, 16);
-    let mut table = groups();
+    let mut table = group_table();
     let text = r#"{"subscriptionGroupTable":{"g":{"groupName":"g","consumeMessageOrderly":false,
         "groupRetryPolicy":{"type":"CUSTOMIZED"},"attributes":{},"retryMaxTimes":3}}}"#;
-    table.load_json(text.as_bytes()).unwrap();
+    table.load(groups::parse_file(text.as_bytes()).unwrap());
     assert_eq!(table.get("g").unwrap().retry_max_times, 3);
     let text = br#"{"dataVersion":{"counter":1},"offsetTable":{"T@g":{"0":5}}}"#;
     assert_eq!(OffsetTable::from_json(text, 9).unwrap().get("g", "T", 0), Some(5));
@@ -113,7 +113,7 @@ fn an_impossible_value_makes_the_text_unusable() {
     assert!(OffsetTable::from_json(b"{}", 9).is_err());
     assert!(OffsetTable::from_json(b"{\"offsetTable\":{}}\xff", 9).is_err());
     assert!(DelayOffsets::from_json(br#"{"offsetTable":{"x":5}}"#).is_err());
-    let error = topics().load_json(br#"{"topicConfigTable":{"T":{"perm":"rw"}}}"#).unwrap_err();
+    let error = topics::parse_file(br#"{"topicConfigTable":{"T":{"perm":"rw"}}}"#).unwrap_err();
     assert!(error.to_string().contains("perm"), "{error}");
 }
 

@@ -210,6 +210,11 @@ impl TopicRules {
     }
 }
 
+/// Reads the text of `topics.json`, also a 5.x broker's.
+pub fn parse_file(bytes: &[u8]) -> Result<TopicConfigTable, TableTextError> {
+    table_text::read(bytes, "topicConfigTable")
+}
+
 /// How a producer wants an unknown topic to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct SendTemplate<'a> {
@@ -478,14 +483,12 @@ impl<X: Default> TopicTable<X> {
         gone
     }
 
-    /// Puts the topics of `topics.json` over the built-in ones, and takes its version.
-    pub fn load_json(&mut self, bytes: &[u8]) -> Result<(), TableTextError> {
-        let table: TopicConfigTable = table_text::read(bytes, "topicConfigTable")?;
+    /// Puts the topics of `topics.json` (see [`parse_file`]) over the built-in ones, and takes its version.
+    pub fn load(&mut self, table: &TopicConfigTable) {
         for config in &table.topics {
             self.put(&config.topic_name, config.into());
         }
         self.version = table.data_version;
-        Ok(())
     }
 
     /// The table as a body, sorted by name: for registrations and the answer of request 21.
