@@ -34,7 +34,6 @@ pub enum Command {
     #[command(hide = true)]
     Broker(BrokerArgs),
     /// A name server alone.
-    #[command(hide = true)]
     Namesrv(NamesrvArgs),
     /// Run every start-up check and measure the disk, then exit.
     Check(CheckArgs),

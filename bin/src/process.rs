@@ -14,9 +14,13 @@ use crate::check;
 use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
 use crate::logging::{self, LoggingError};
+use crate::namesrv::{Namesrv, NamesrvConfig};
 use crate::preflight::{self, Outcome};
 use crate::reactor::{Reactor, ReactorError, ReactorOptions, Seat, Stop, spawn_reactors};
 use crate::signals;
+
+/// How long a stopping name server waits for its replies and its files.
+const NAMESRV_DRAIN: Duration = Duration::from_millis(500);
 
 /// Why a run ended badly; the message is what the user reads.
 #[derive(Debug, Error)]
@@ -162,7 +166,34 @@ fn seats(settings: Settings) -> Vec<Seat<Duty>> {
 
 /// The whole life of one reactor; it ends when the process has been asked to stop and all is written.
 async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
-    drop(duty);
+    let namesrv = match &duty.namesrv {
+        Some(plan) => Some(start_namesrv(plan, duty.connections_max).await?),
+        None => None,
+    };
+    let outcome = match &duty.shard {
+        Some(_) => serve_shard(&reactor, &duty).await,
+        None => {
+            reactor.stopping.raised().await;
+            Ok(())
+        }
+    };
+    if let Some(namesrv) = namesrv {
+        // Last of all, so that every shard of this process can leave it in order.
+        let drain = &duty.settings.config.drain;
+        reactor.others_ended(Duration::from_millis(drain.exit_ms / 2)).await;
+        namesrv.drain(NAMESRV_DRAIN).await;
+    }
+    outcome
+}
+
+async fn start_namesrv(plan: &NamesrvPlan, connections_max: u64) -> Result<Namesrv, String> {
+    let mut config = NamesrvConfig::new(plan.listen, &plan.data_dir);
+    config.conns_max = usize::try_from(connections_max).unwrap_or(usize::MAX);
+    Namesrv::start(config).await.map_err(|error| error.to_string())
+}
+
+/// The life of one shard.
+async fn serve_shard(reactor: &Reactor, _duty: &Duty) -> Result<(), String> {
     reactor.stopping.raised().await;
     Ok(())
 }

@@ -195,3 +195,28 @@ fn one_failed_reactor_stops_the_others_and_is_named() {
     assert_eq!(error.to_string(), "shard-1: the disk is gone");
     assert!(stop.requested());
 }
+
+#[test]
+fn a_reactor_can_outlive_all_others() {
+    let _alone = alone();
+    let stop = Stop::new();
+    let ended = Arc::new(AtomicU64::new(0));
+    let reactors = spawn_reactors(
+        seats([(); 3].map(|()| Arc::clone(&ended))),
+        &options(),
+        &stop,
+        |reactor: Reactor, ended: Arc<AtomicU64>| async move {
+            if reactor.index == 0 {
+                reactor.others_ended(Duration::from_secs(60)).await;
+                return match ended.load(Ordering::SeqCst) {
+                    2 => Ok(()),
+                    count => Err(format!("{count} of 2 had ended")),
+                };
+            }
+            Timer::new(Duration::from_millis(60 * reactor.index as u64)).await;
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        },
+    );
+    reactors.expect("start").join().expect("the first ends last");
+}

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub const LOCKED_BYTES_PER_REACTOR: u64 = 3 * IO_MEMORY_BYTES as u64;
 /// Time between two turns of the heartbeat; the order to stop is noticed within it. Each turn of an idle reactor costs about 0.1 ms of
 /// processor time, the metronome's signal as much: together under 1 % of a core.
 const HEARTBEAT_PERIOD: Duration = Duration::from_millis(50);
+
+/// Time between two looks at whether the other reactors have ended.
+const OTHERS_LOOK: Duration = Duration::from_millis(10);
 
 /// Why reactors could not start or ended badly.
 #[derive(Debug, Error)]
@@ -74,6 +78,18 @@ pub struct Reactor {
     pub stopping: Stopping,
     /// The process-wide flag: a body may raise it too, and other threads may hold it.
     pub stop: Stop,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Reactor {
+    /// Ends when every other reactor's body has ended, or after `limit`: for what the others need until their last moment.
+    pub async fn others_ended(&self, limit: Duration) {
+        let mut waited = Duration::ZERO;
+        while self.alive.load(Ordering::Acquire) > 1 && waited < limit {
+            Timer::new(OTHERS_LOOK).await;
+            waited += OTHERS_LOOK;
+        }
+    }
 }
 
 /// Reactors that run.
@@ -104,6 +120,7 @@ where
     let (metronome, metronome_thread) =
         Metronome::start(options.stall).map_err(|error| start_error("metronome", error))?;
     let mut reactors = Reactors { threads: Vec::new(), metronome, metronome_thread };
+    let alive = Arc::new(AtomicUsize::new(seats.len()));
     for (index, seat) in seats.into_iter().enumerate() {
         let name = seat.name.clone();
         let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
@@ -113,6 +130,7 @@ where
             cpu,
             metronome: Arc::clone(&reactors.metronome),
             stop: stop.clone(),
+            alive: Arc::clone(&alive),
         };
         let body = body.clone();
         let thread = std::thread::Builder::new()
@@ -159,6 +177,7 @@ struct Start {
     cpu: Option<usize>,
     metronome: Arc<Metronome>,
     stop: Stop,
+    alive: Arc<AtomicUsize>,
 }
 
 impl Start {
@@ -176,6 +195,7 @@ impl Start {
             Err(error) => Err(format!("the executor did not start: {error}")),
         };
         drop(watch);
+        self.alive.fetch_sub(1, Ordering::Release);
         if let Err(error) = &outcome {
             error!(reactor = self.index, shard = self.name, "{error}");
             self.stop.request();
@@ -220,6 +240,7 @@ impl Start {
             name: self.name.clone(),
             stopping,
             stop: self.stop.clone(),
+            alive: Arc::clone(&self.alive),
         };
         let outcome = body(reactor).await;
         // An executor must not end with a task left in it.

@@ -103,3 +103,16 @@ fn a_failed_check_prevents_the_start() {
     );
     assert!(!dir.path().join("store").exists());
 }
+
+#[test]
+fn a_name_server_starts_and_stops_alone() {
+    let dir = disk_dir();
+    let mut command = ringmq();
+    command.args(["namesrv", "--listen", &format!("127.0.0.1:{}", free_ports(1))]);
+    command.arg("--data-dir").arg(dir.path().join("namesrv"));
+    let mut running = Running::start(&mut command);
+    running.wait_for("the name server listens");
+    running.signal(libc::SIGTERM);
+    running.wait_for("stopped");
+    assert_eq!(running.child.wait().expect("wait").code(), Some(0));
+}
