@@ -11,6 +11,7 @@ mod cache;
 mod calls;
 mod core;
 mod device;
+mod driver;
 mod error;
 mod failure;
 mod faults;
@@ -30,6 +31,7 @@ mod state;
 mod state_file;
 mod switches;
 mod table;
+mod worker;
 
 pub use action::{Action, FlushAction, WriteAction, ZeroAction};
 pub use block::{BlockBuf, Slice, UNIT};

@@ -7,18 +7,17 @@
 //!                                                 Zero, Prepare, Save -> housekeeping thread -> report --+
 //! ```
 //!
-//! Two tasks live as long as the log, one for the write and one for the flush in flight: nothing is spawned per append or
-//! per write.
+//! This file is what callers see; `driver.rs` is how it turns.
 
 use super::{
-    Action, AppendError, Failure, FlushAction, LogCore, Offsets, WriteAction,
+    AppendError, Failure, FlushAction, LogCore, Offsets, WriteAction,
     block::Slice,
     cache::{BlockCache, CacheStats},
     calls::Calls,
     device::Device,
     error::LogError,
     files::DiskSpace,
-    housekeeper::{Job, Outcome, Report},
+    housekeeper::{Job, Outcome},
     open::{LogConfig, spawn},
     segments::{Layout, SegmentInfo},
     sidecar::Folder,
@@ -29,13 +28,8 @@ use super::{
 use glommio::{io::DmaBuffer, task::JoinHandle};
 use std::{
     cell::{Cell, RefCell},
-    io,
     rc::Rc,
-    time::{SystemTime, UNIX_EPOCH},
 };
-
-/// Block CRCs are handed to the housekeeper in batches of at least this many.
-const CRC_BATCH_BLOCKS: u64 = 16;
 
 /// How far the log is, as told to [`Log::on_progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,23 +89,23 @@ pub(crate) struct Shell {
     pub(crate) table: Table,
     pub(crate) cache: BlockCache,
     pub(crate) core: RefCell<LogCore<DmaBuffer>>,
-    kept: Cell<Kept>,
+    pub(crate) kept: Cell<Kept>,
     /// The state that is durable on disk.
-    saved: Cell<LogState>,
-    saving: Cell<Option<LogState>>,
+    pub(crate) saved: Cell<LogState>,
+    pub(crate) saving: Cell<Option<LogState>>,
     /// Why the last save failed, if it did.
-    save_error: RefCell<Option<LogError>>,
-    writes: Slot<WriteAction<DmaBuffer>>,
-    flushes: Slot<FlushAction>,
+    pub(crate) save_error: RefCell<Option<LogError>>,
+    pub(crate) writes: Slot<WriteAction<DmaBuffer>>,
+    pub(crate) flushes: Slot<FlushAction>,
     /// Something happened: an event of any kind.
-    changed: Changed,
-    on_progress: RefCell<Option<OnProgress>>,
-    folder: RefCell<Folder>,
-    zeroing: Cell<bool>,
+    pub(crate) changed: Changed,
+    pub(crate) on_progress: RefCell<Option<OnProgress>>,
+    pub(crate) folder: RefCell<Folder>,
+    pub(crate) zeroing: Cell<bool>,
     /// A segment could not be made the last time.
-    no_space: Cell<bool>,
-    stats: Cell<LogStats>,
-    tasks: RefCell<Vec<JoinHandle<()>>>,
+    pub(crate) no_space: Cell<bool>,
+    pub(crate) stats: Cell<LogStats>,
+    pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
 impl Log {
@@ -443,264 +437,4 @@ impl Log {
         *shell.on_progress.borrow_mut() = None;
         result
     }
-}
-
-impl Shell {
-    /// Hands out whatever the core wants done.
-    pub(crate) fn pump(&self) {
-        loop {
-            let action = self.core.borrow_mut().poll_action();
-            match action {
-                None => break,
-                Some(Action::Write(write)) => self.writes.put(write),
-                Some(Action::Flush(flush)) => self.flushes.put(flush),
-                Some(Action::Zero(zero)) => {
-                    self.zeroing.set(true);
-                    self.order(Job::Zero {
-                        id: zero.id,
-                        start: zero.segment_start,
-                        from: zero.from,
-                        to: zero.to,
-                    });
-                }
-                Some(Action::Prepare { start }) => self.order(Job::Prepare { start }),
-                Some(Action::Save { id, state }) => {
-                    self.saving.set(Some(state));
-                    let bytes = self.kept.get().state_file(self.config.shards, state).encode();
-                    self.order(Job::Save { id, bytes });
-                }
-            }
-        }
-        if self.zeroing.get() {
-            let urgent = self.core.borrow().zero_is_urgent();
-            self.calls.house.set_zero_urgent(urgent);
-        }
-    }
-
-    /// A job of the core. The channel has room for one of each kind, always.
-    fn order(&self, job: Job) {
-        if let Err(e) = self.calls.house.send(job) {
-            panic!("the housekeeping thread is gone: {e}");
-        }
-    }
-
-    // ---- the two tasks ----
-
-    async fn write_task(self: Rc<Self>) {
-        while let Some(write) = self.writes.take().await {
-            let result = match self.table.opened(write.segment_start) {
-                Some(segment) => {
-                    self.device.write(&segment, write.position, write.buf.clone()).await
-                }
-                None => Err(io::Error::other("the segment being written isn't open")),
-            };
-            self.wrote(&write, result);
-        }
-    }
-
-    fn wrote(&self, write: &WriteAction<DmaBuffer>, result: io::Result<()>) {
-        let ok = result.is_ok();
-        let offsets = {
-            let mut core = self.core.borrow_mut();
-            core.write_done(write.id, result);
-            let offsets = core.offsets();
-            if offsets.written - offsets.durable >= self.config.flush_bytes {
-                core.request_flush();
-            }
-            offsets
-        };
-        if ok {
-            let mut stats = self.stats.get();
-            stats.writes += 1;
-            stats.written_bytes += write.buf.len() as u64;
-            self.stats.set(stats);
-        }
-        // The next write is under way before acknowledgements are made.
-        self.pump();
-        self.progress();
-        if ok && self.config.block_crcs {
-            self.fold(write, offsets.written);
-        }
-    }
-
-    async fn flush_task(self: Rc<Self>) {
-        while let Some(flush) = self.flushes.take().await {
-            let result = self.flush_segments(&flush).await;
-            if result.is_ok() {
-                let mut stats = self.stats.get();
-                stats.flushes += 1;
-                self.stats.set(stats);
-            }
-            self.core.borrow_mut().flush_done(flush.id, result);
-            self.pump();
-            self.progress();
-            self.give_crcs(false);
-        }
-    }
-
-    async fn flush_segments(&self, flush: &FlushAction) -> io::Result<()> {
-        for &start in &flush.segments {
-            match self.table.opened(start) {
-                Some(segment) => self.device.flush(&segment).await?,
-                None => return Err(io::Error::other("the segment being flushed isn't open")),
-            }
-            if start + self.config.core.segment_size <= flush.upto {
-                self.table.touch(start, now_ms());
-                if self.config.block_crcs {
-                    // Whatever the folder could not know of it.
-                    self.order(Job::RebuildCrcs { starts: vec![start] });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn progress(&self) {
-        self.changed.notify();
-        let on_progress = self.on_progress.borrow().clone();
-        if let Some(on_progress) = on_progress {
-            let progress = {
-                let core = self.core.borrow();
-                Progress { offsets: core.offsets(), failed: core.failure().is_some() }
-            };
-            on_progress(progress);
-        }
-    }
-
-    // ---- block CRCs ----
-
-    /// Folds what a write brought. `written` is the end of whole records on the device.
-    fn fold(&self, write: &WriteAction<DmaBuffer>, written: u64) {
-        let mut folder = self.folder.borrow_mut();
-        let base = write.segment_start + write.position;
-        let bytes = write.buf.as_bytes();
-        let padded_end = base + bytes.len() as u64;
-        let end = written.min(padded_end);
-        let Some(from) = folder.at().checked_sub(base) else {
-            // Not reached: writes are contiguous. An unknown block is rebuilt.
-            folder.skip_to(end);
-            return;
-        };
-        if let Some(new) = bytes.get(from as usize..(end - base) as usize) {
-            folder.feed(new);
-        }
-        if written > padded_end {
-            // The segment ended with a BLANK record: nothing but zeros follows.
-            folder.feed_zeros_to(write.segment_start + self.config.core.segment_size);
-        }
-    }
-
-    fn give_crcs(&self, all: bool) {
-        if !self.config.block_crcs {
-            return;
-        }
-        let durable = self.core.borrow().offsets().durable;
-        let mut folder = self.folder.borrow_mut();
-        if !all && folder.waiting() < CRC_BATCH_BLOCKS {
-            return;
-        }
-        for batch in folder.take_below(durable) {
-            self.calls.house.send_crcs(batch);
-        }
-    }
-
-    /// Has the absent CRCs of finished segments filled.
-    fn rebuild_crcs(&self, end: u64) {
-        let size = self.config.core.segment_size;
-        let starts: Vec<u64> = self
-            .table
-            .infos()
-            .iter()
-            .map(|s| s.start)
-            .filter(|start| start + size <= end)
-            .collect();
-        if self.config.block_crcs && !starts.is_empty() {
-            self.order(Job::RebuildCrcs { starts });
-        }
-    }
-
-    // ---- the thread's reports ----
-
-    fn reported(shell: &Rc<Self>, report: Report) {
-        match report {
-            Report::Prepared { start, result } => match result {
-                Ok(zeroed) => {
-                    let shell = shell.clone();
-                    // Once a segment; opening it needs the device.
-                    let task = glommio::spawn_local(async move {
-                        shell.segment_made(start, zeroed).await;
-                    });
-                    task.detach();
-                }
-                Err(e) => shell.segment_not_made(start, &e),
-            },
-            Report::Zeroed { id, result } => {
-                shell.zeroing.set(false);
-                shell.calls.house.set_zero_urgent(false);
-                shell.core.borrow_mut().zero_done(id, result.map_err(io_error));
-                shell.pump();
-                if shell.core.borrow().failure().is_some() {
-                    shell.progress();
-                }
-            }
-            Report::Saved { id, result } => {
-                *shell.save_error.borrow_mut() = result.as_ref().err().cloned();
-                match (&result, shell.saving.take()) {
-                    (Ok(()), Some(state)) => shell.saved.set(state),
-                    (Err(e), _) => tracing::warn!("{e}; tried again in a second"),
-                    _ => {}
-                }
-                shell.core.borrow_mut().state_saved(id, result.map_err(io_error));
-                shell.pump();
-            }
-            Report::Retry => {
-                shell.core.borrow_mut().retry();
-                shell.pump();
-            }
-            Report::Done { .. } => {}
-        }
-        shell.changed.notify();
-    }
-
-    async fn segment_made(&self, start: u64, zeroed: u64) {
-        match self.device.open_segment(self.layout.segment(start)).await {
-            Ok(open) => {
-                let info = SegmentInfo {
-                    start,
-                    bytes: self.config.core.segment_size,
-                    modified_ms: now_ms(),
-                };
-                self.table.push(info, Rc::new(open));
-                if self.no_space.replace(false) {
-                    tracing::info!("segment {start:020} made: appends are taken again");
-                }
-                self.core.borrow_mut().segment_ready(start, zeroed);
-                self.pump();
-            }
-            Err(e) => {
-                self.segment_not_made(start, &e);
-                self.calls.house.retry_later();
-            }
-        }
-        self.changed.notify();
-    }
-
-    fn segment_not_made(&self, start: u64, error: &LogError) {
-        if !self.no_space.replace(true) {
-            tracing::warn!(
-                "segment {start:020} can't be made: {error}; tried again every second, appends that need it are refused"
-            );
-        }
-        self.core.borrow_mut().segment_failed(start);
-    }
-}
-
-fn io_error(error: LogError) -> io::Error {
-    super::device::into_io(error)
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

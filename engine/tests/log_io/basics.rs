@@ -1,0 +1,57 @@
+//! Writing, reading back, rolling, closing and opening again.
+
+use ringmq_engine::log::{Log, ReadHint};
+
+use crate::support::{
+    MIB, Sent, append_patiently, config, disk_dir, on_reactor, read_back, settle,
+};
+
+const HINTS: [ReadHint; 3] =
+    [ReadHint::EXACT, ReadHint { ahead_bytes: 256 << 10 }, ReadHint::STREAM];
+
+async fn fill(log: &Log, from: u64, count: u64) -> Vec<Sent> {
+    let mut sent = Vec::new();
+    for n in from..from + count {
+        let len = 100 + (n * 7919 % 5000) as usize;
+        sent.push(append_patiently(log, n, len).await);
+        if n % 7 == 0 {
+            log.kick();
+        }
+    }
+    settle(log).await;
+    sent
+}
+
+#[test]
+fn what_was_written_over_several_segments_reads_back_hot_and_cold_and_after_a_clean_reopen() {
+    let dir = disk_dir();
+    let store = dir.path().to_path_buf();
+    on_reactor(move || async move {
+        let (log, opened) = Log::open(config(&store)).await.unwrap();
+        assert!(opened.fresh && !opened.buffered && !opened.stock_was_here);
+        let sent = fill(&log, 0, 2000).await;
+        assert!(log.written() > 4 * MIB, "several segments");
+        for hint in HINTS {
+            for one in &sent {
+                read_back(&log, one, hint).await.unwrap();
+            }
+        }
+        assert!(log.stats().cache.hits > 0);
+        let end = log.appended();
+        log.close().await.unwrap();
+
+        let (log, opened) = Log::open(config(&store)).await.unwrap();
+        assert!(opened.recovered.clean, "{opened:?}");
+        assert_eq!(opened.recovered.end, end);
+        assert_eq!(opened.recovered.zeroed_bytes, 0);
+        for one in &sent {
+            read_back(&log, one, ReadHint::STREAM).await.unwrap();
+        }
+        let more = fill(&log, 2000, 500).await;
+        assert_eq!(more[0].offset, end, "it goes on where it ended");
+        for one in &more {
+            read_back(&log, one, ReadHint::EXACT).await.unwrap();
+        }
+        log.close().await.unwrap();
+    });
+}
