@@ -221,14 +221,17 @@ impl RouteTable {
     }
 
     /// A broker says goodbye. Stock removes whatever address holds the id, and so a successor that registered under
-    /// the same name and id; here only the broker's own address goes.
+    /// the same name and id; here only the broker's own address goes. If it is registered under another name too, it
+    /// was renamed, and this is a late word of its former self.
     pub fn unregister(&mut self, name: &str, addr: &str) {
-        self.live.remove(addr);
         if let Some(group) = self.groups.get_mut(name) {
             group.addrs.retain(|_, other| other != addr);
             if group.addrs.is_empty() {
                 self.remove_group(name);
             }
+        }
+        if !self.groups.values().any(|group| group.addrs.values().any(|other| other == addr)) {
+            self.live.remove(addr);
         }
     }
 
