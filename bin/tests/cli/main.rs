@@ -1,6 +1,7 @@
 //! The program as a user at a terminal meets it: configuration, start-up checks, signals, and the commands of the README.
 
 mod config;
+mod documents;
 mod preflight;
 mod signals;
 mod support;

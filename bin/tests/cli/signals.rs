@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::support::{free_ports, ringmq};
 
 /// A process whose log lines are read one by one; killed if the test leaves it.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: BufReader<ChildStderr>,
 }
 
 impl Running {
-    fn start(command: &mut Command) -> Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
         let mut child =
             command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("start");
         let lines = BufReader::new(child.stderr.take().expect("piped"));
@@ -21,7 +21,7 @@ impl Running {
     }
 
     /// Reads log lines until one contains `part`.
-    fn wait_for(&mut self, part: &str) {
+    pub(crate) fn wait_for(&mut self, part: &str) {
         let mut seen = String::new();
         loop {
             let from = seen.len();
@@ -33,7 +33,7 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: kill takes numbers only, and the child has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
@@ -57,7 +57,7 @@ fn broker(dir: &std::path::Path) -> Command {
     command
 }
 
-fn disk_dir() -> tempfile::TempDir {
+pub(crate) fn disk_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary directory")
 }
 

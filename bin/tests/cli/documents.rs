@@ -1,0 +1,248 @@
+//! What the documents claim, held against the code: every command of the README is executed, every table is complete.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ringmq::config::{BOUNDS, Config};
+
+use crate::signals::{Running, disk_dir};
+use crate::support::{free_ports, ringmq};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The commands of a document: the lines of its `sh` blocks.
+fn commands(text: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = line == "```sh";
+        } else if inside {
+            found.push(line.to_owned());
+        }
+    }
+    found
+}
+
+/// The arguments of a command of the program, if it is one; quotes are taken off.
+fn ringmq_args(command: &str) -> Option<Vec<String>> {
+    let starts = ["cargo run --release --bin ringmq -- ", "target/release/ringmq "];
+    let rest = starts.iter().find_map(|start| command.strip_prefix(start))?;
+    Some(rest.split(' ').map(|word| word.trim_matches('"').to_owned()).collect())
+}
+
+fn succeeded(what: &str, output: &Output) -> String {
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what}: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+#[test]
+fn the_readme_holds_only_commands_that_a_test_executes() {
+    for command in commands(&read("README.md")) {
+        let executed = match ringmq_args(&command) {
+            Some(args) => ["standalone", "check", "send", "tail", "namesrv", "broker"]
+                .contains(&args[0].as_str()),
+            None => {
+                command == "cargo test --workspace"
+                    || command.starts_with("mvn -q -f examples/java ")
+            }
+        };
+        assert!(executed, "no test executes {command:?}");
+    }
+}
+
+#[test]
+fn continuous_integration_runs_the_readmes_test_command() {
+    let test = "cargo test --workspace";
+    assert!(commands(&read("README.md")).iter().any(|command| command == test));
+    assert!(read(".ci/run").lines().any(|line| line == test));
+    for script in [".ci/run", "ci/soak"] {
+        let checked =
+            Command::new("bash").arg("-n").arg(root().join(script)).output().expect("bash");
+        succeeded(script, &checked);
+    }
+}
+
+#[test]
+fn the_readmes_checks_work() {
+    let dir = disk_dir();
+    let listen = format!("127.0.0.1:{}", free_ports(1));
+    let mut count = 0;
+    for command in commands(&read("README.md")) {
+        let Some(args) = ringmq_args(&command) else { continue };
+        if args[0] == "check" || args.iter().any(|arg| arg == "--print-config") {
+            let mut run = ringmq();
+            run.current_dir(root())
+                .args(&args)
+                .args(["--listen", &listen, "--shards", "1", "--data-dir"])
+                .arg(dir.path().join("store"));
+            succeeded(&command, &run.output().expect("run"));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 2);
+}
+
+/// The five minutes of the README as written, on ports of the test's own.
+#[test]
+fn the_readmes_five_minutes_work() {
+    if !ringmq().args(["send", "--help"]).output().expect("run").status.success() {
+        println!("SKIPPED: this build has no `ringmq send` yet");
+        return;
+    }
+    let dir = disk_dir();
+    let (port, namesrv) = (free_ports(2), format!("127.0.0.1:{}", free_ports(1)));
+    let mut standalone = None;
+    for command in commands(&read("README.md")) {
+        let here = command.replace("127.0.0.1:9876", &namesrv);
+        match ringmq_args(&here) {
+            Some(args) if args[0] == "standalone" => {
+                let mut run = ringmq();
+                run.args(&args).args([
+                    "--namesrv-listen",
+                    &namesrv,
+                    "--listen",
+                    &format!("127.0.0.1:{port}"),
+                    "--shards",
+                    "2",
+                ]);
+                run.arg("--data-dir").arg(dir.path().join("store"));
+                let mut running = Running::start(&mut run);
+                running.wait_for("boot success");
+                standalone = Some(running);
+            }
+            Some(args) if args[0] == "send" => {
+                let output =
+                    ringmq().args(&args).env("NAMESRV_ADDR", &namesrv).output().expect("run");
+                succeeded(&command, &output);
+            }
+            Some(args) if args[0] == "tail" => {
+                let output = ringmq()
+                    .args(&args)
+                    .args(["--count", "1"])
+                    .env("NAMESRV_ADDR", &namesrv)
+                    .output()
+                    .expect("run");
+                assert!(succeeded(&command, &output).contains("hello"), "{output:?}");
+            }
+            Some(_) => {}
+            None if here.starts_with("mvn ") => {
+                let output = Command::new("sh")
+                    .current_dir(root())
+                    .args(["-c", &here])
+                    .output()
+                    .expect("run");
+                assert!(succeeded(&command, &output).contains("all received"), "{output:?}");
+            }
+            None => {}
+        }
+    }
+    let mut standalone = standalone.expect("the README starts `standalone`");
+    standalone.signal(libc::SIGTERM);
+    standalone.wait_for("stopped");
+}
+
+/// A name server and a broker as two processes, as the README starts them.
+#[test]
+fn the_readmes_two_processes_work() {
+    let dir = disk_dir();
+    let (port, namesrv) = (free_ports(1), format!("127.0.0.1:{}", free_ports(1)));
+    let mut running = Vec::new();
+    for command in commands(&read("README.md")) {
+        let Some(args) = ringmq_args(&command.replace("127.0.0.1:9876", &namesrv)) else {
+            continue;
+        };
+        let mut run = ringmq();
+        run.args(&args);
+        let ready = match args[0].as_str() {
+            "namesrv" => {
+                run.args(["--listen", &namesrv, "--data-dir"]).arg(dir.path().join("namesrv"));
+                "the name server listens"
+            }
+            "broker" if !args.iter().any(|arg| arg == "--print-config") => {
+                run.args(["--listen", &format!("127.0.0.1:{port}"), "--shards", "1", "--data-dir"])
+                    .arg(dir.path().join("store"));
+                "starting"
+            }
+            _ => continue,
+        };
+        let mut process = Running::start(&mut run);
+        process.wait_for(ready);
+        running.push(process);
+    }
+    assert_eq!(running.len(), 2);
+    for process in running.iter_mut().rev() {
+        process.signal(libc::SIGTERM);
+        process.wait_for("stopped");
+    }
+}
+
+#[test]
+fn the_readmes_table_of_limits_is_the_codes() {
+    let text = read("README.md");
+    let config = Config::default();
+    for bound in BOUNDS.iter().filter(|bound| bound.key.starts_with("limits.")) {
+        let row = text
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{}` |", bound.key)))
+            .unwrap_or_else(|| panic!("{} has no row", bound.key));
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(plain_number(cells[2]), (bound.get)(&config), "{row}");
+        assert_eq!(cells[3], bound.answer, "{row}");
+    }
+}
+
+/// `64 MiB`, `120 s` or `20,000` as bytes, milliseconds or a plain number.
+fn plain_number(text: &str) -> u64 {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
+    let number: u64 =
+        number.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is no number"));
+    match unit {
+        "" => number,
+        "s" => number * 1_000,
+        "KiB" => number << 10,
+        "MiB" => number << 20,
+        other => panic!("unit {other:?}"),
+    }
+}
+
+#[test]
+fn every_request_code_has_a_row_in_the_compatibility_table() {
+    let source = read("net/src/code.rs");
+    let requests = source.split("pub mod response").next().expect("requests come first");
+    let table = read("docs/compatibility.md");
+    let mut count = 0;
+    for line in requests.lines().filter_map(|line| line.trim().strip_prefix("pub const ")) {
+        let (name, rest) = line.split_once(": i32 = ").expect("a constant");
+        let row = format!("| {} | {name} |", rest.trim_end_matches(';'));
+        assert!(table.contains(&row), "docs/compatibility.md lacks a row that starts with {row:?}");
+        count += 1;
+    }
+    assert!(count > 60, "only {count} codes found");
+}
+
+#[test]
+fn every_dependency_earns_its_line() {
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("TOML");
+    let document = read("docs/dependencies.md");
+    let dependencies = manifest["workspace"]["dependencies"].as_table().expect("a table");
+    for name in dependencies.keys().filter(|name| !name.starts_with("ringmq")) {
+        assert!(document.contains(&format!("| {name} |")), "docs/dependencies.md lacks {name}");
+    }
+    for row in document.lines().filter_map(|line| line.strip_prefix("| ")) {
+        let name = row.split(' ').next().expect("a first cell");
+        assert!(
+            name == "crate" || dependencies.contains_key(name),
+            "docs/dependencies.md lists {name}, which is not used"
+        );
+    }
+}
