@@ -6,7 +6,7 @@ use super::{
     Body, BodyError, ConsumeFrom, ConsumeType, MessageModel, SubscriptionData, bodies, int,
     key_text, long, pairs, text, texts, write_bodies,
 };
-use crate::json::{Value, Writer};
+use crate::json::{Limits, Value, Writer};
 use crate::language::Language;
 
 /// The answer to GET_CONSUMER_LIST_BY_GROUP (38).
@@ -17,6 +17,8 @@ pub struct ConsumerList {
 }
 
 impl Body for ConsumerList {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         Ok(ConsumerList { consumer_ids: texts(value, "consumerIdList")? })
     }
@@ -115,6 +117,8 @@ pub struct ConsumerConnection {
 }
 
 impl Body for ConsumerConnection {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         let mut subscriptions = BTreeMap::new();
         for (topic, data) in pairs(value, "subscriptionTable")? {
@@ -155,6 +159,8 @@ pub struct ProducerConnection {
 }
 
 impl Body for ProducerConnection {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         Ok(ProducerConnection { connections: bodies(value, "connectionSet")? })
     }
@@ -211,6 +217,8 @@ pub struct ProducerTable {
 }
 
 impl Body for ProducerTable {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         let mut groups = BTreeMap::new();
         for (group, list) in pairs(value, "data")? {

@@ -145,6 +145,8 @@ impl ResetOffset {
 
 /// Written with objects as keys (Java and Go); both forms are read.
 impl Body for ResetOffset {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         let offsets = match value.get("offsetTable") {
             Some(Value::Array(_)) => items(value, "offsetTable")?
@@ -189,6 +191,8 @@ pub struct ConsumerStatus {
 }
 
 impl Body for ConsumerStatus {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         let mut clients = BTreeMap::new();
         for (client, table) in pairs(value, "consumerTable")? {

@@ -111,6 +111,8 @@ impl TopicRouteData {
 }
 
 impl Body for TopicRouteData {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         Ok(TopicRouteData {
             order_topic_conf: opt_text(value, "orderTopicConf")?,

@@ -6,7 +6,7 @@ use super::{
     Body, BodyError, MessageQueue, SubscriptionData, bodies, boolean, double, int, key_text, long,
     opt_text, pairs, text, write_bodies,
 };
-use crate::json::{Value, Writer};
+use crate::json::{Limits, Value, Writer};
 
 /// One queue of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +138,8 @@ pub struct ConsumerRunningInfo {
 }
 
 impl Body for ConsumerRunningInfo {
+    const LIMITS: Limits = Limits::LARGE;
+
     fn read(value: &Value<'_>) -> Result<Self, BodyError> {
         let mut info = ConsumerRunningInfo {
             subscriptions: bodies(value, "subscriptionSet")?,

@@ -5,7 +5,7 @@
 //! language by its ordinal. Unknown fields of any shape are skipped.
 
 use super::{EXT_FIELDS_MAX, Fixed, HeaderError, Span};
-use crate::json::lex::{self, StringFault};
+use crate::json::lex::{self, Marks, StringFault};
 use crate::language::Language;
 
 /// Deepest nesting of a value that is skipped.
@@ -16,44 +16,68 @@ pub(super) fn decode(
     ext: &mut Vec<(Span, Span)>,
     scratch: &mut String,
 ) -> Result<Fixed, HeaderError> {
-    let mut scan = Scan { text, bytes: text.as_bytes(), at: 0, scratch };
-    let mut fixed = Fixed::default();
-    scan.open_object()?;
-    while let Some(key) = scan.next_key()? {
-        match scan.resolve(key) {
-            "code" => fixed.code = scan.int("code")?,
-            "opaque" => fixed.opaque = scan.int("opaque")?,
-            "flag" => fixed.flag = scan.int("flag")?,
-            "version" => fixed.version = scan.int("version")?,
-            "language" => {
-                let value = scan.scalar()?;
-                fixed.language = Language::from_text(scan.resolve(value));
-            }
-            "remark" => fixed.remark = scan.scalar()?,
-            "extFields" => scan.ext_fields(ext)?,
-            _ => {
-                scan.scalar()?;
-            }
-        }
-        scan.end_of_value()?;
-    }
-    scan.skip_space();
-    if scan.at < scan.bytes.len() {
-        return Err(scan.fault("text after the header's closing brace"));
-    }
-    Ok(fixed)
+    let mut scan =
+        Scan { text, bytes: text.as_bytes(), at: 0, scratch, marks: Marks::new(), error: None };
+    scan.header(ext).ok_or_else(|| {
+        // A fault is always recorded before `None` is returned; the fallback is for the type only.
+        scan.error.take().unwrap_or(HeaderError::Json { at: scan.at, what: "unreadable" })
+    })
 }
 
+/// Walks the text. Methods return `None` after a fault, which waits in `error`: so the values fit into
+/// registers, and this is the hottest code of the crate.
 struct Scan<'s> {
     text: &'s str,
     bytes: &'s [u8],
     at: usize,
     scratch: &'s mut String,
+    marks: Marks,
+    error: Option<HeaderError>,
 }
 
+/// "No key, the object ends": longer than any text.
+const END: Span = Span(u64::MAX);
+
 impl Scan<'_> {
-    fn fault(&self, what: &'static str) -> HeaderError {
-        HeaderError::Json { at: self.at, what }
+    fn header(&mut self, ext: &mut Vec<(Span, Span)>) -> Option<Fixed> {
+        let mut fixed = Fixed::default();
+        if self.peek() != b'{' {
+            return self.fault("expected an opening brace");
+        }
+        self.at += 1;
+        loop {
+            let key = self.next_key()?;
+            if key == END {
+                break;
+            }
+            match self.resolve(key) {
+                "code" => fixed.code = self.int("code")?,
+                "opaque" => fixed.opaque = self.int("opaque")?,
+                "flag" => fixed.flag = self.int("flag")?,
+                "version" => fixed.version = self.int("version")?,
+                "language" => {
+                    let value = self.scalar()?;
+                    fixed.language = Language::from_text(self.resolve(value));
+                }
+                "remark" => fixed.remark = self.scalar()?,
+                "extFields" => self.ext_fields(ext)?,
+                _ => {
+                    self.scalar()?;
+                }
+            }
+            self.end_of_value()?;
+        }
+        self.skip_space();
+        if self.at < self.bytes.len() {
+            return self.fault("text after the header's closing brace");
+        }
+        Some(fixed)
+    }
+
+    #[cold]
+    fn fault<T>(&mut self, what: &'static str) -> Option<T> {
+        self.error = Some(HeaderError::Json { at: self.at, what });
+        None
     }
 
     #[inline]
@@ -71,119 +95,141 @@ impl Scan<'_> {
     /// The next byte that is not space; 0 at the end, which no rule accepts.
     #[inline]
     fn peek(&mut self) -> u8 {
-        self.skip_space();
-        self.bytes.get(self.at).copied().unwrap_or(0)
-    }
-
-    fn open_object(&mut self) -> Result<(), HeaderError> {
-        if self.peek() != b'{' {
-            return Err(self.fault("expected an opening brace"));
+        match self.bytes.get(self.at) {
+            Some(byte) if *byte > b' ' => *byte,
+            _ => {
+                self.skip_space();
+                self.bytes.get(self.at).copied().unwrap_or(0)
+            }
         }
-        self.at += 1;
-        Ok(())
     }
 
-    /// The next key with its colon consumed, or `None` with the closing brace consumed.
+    /// The next key with its colon consumed, or [`END`] with the closing brace consumed.
     #[inline]
-    fn next_key(&mut self) -> Result<Option<Span>, HeaderError> {
+    fn next_key(&mut self) -> Option<Span> {
         let key = match self.peek() {
             b'}' => {
                 self.at += 1;
-                return Ok(None);
+                return Some(END);
             }
             quote @ (b'"' | b'\'') => self.string(quote)?,
             _ => self.bare(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'$')?,
         };
         if self.peek() != b':' {
-            return Err(self.fault("expected a colon after a key"));
+            return self.fault("expected a colon after a key");
         }
         self.at += 1;
-        Ok(Some(key))
+        Some(key)
     }
 
     /// A comma, or a closing brace that is left for [`Scan::next_key`].
     #[inline]
-    fn end_of_value(&mut self) -> Result<(), HeaderError> {
+    fn end_of_value(&mut self) -> Option<()> {
         match self.peek() {
             b',' => self.at += 1,
             b'}' => {}
-            _ => return Err(self.fault("expected a comma or a closing brace")),
+            _ => return self.fault("expected a comma or a closing brace"),
         }
-        Ok(())
+        Some(())
     }
 
     /// Any value as its text: strings unescaped, null empty, objects and arrays as they stand.
     #[inline]
-    fn scalar(&mut self) -> Result<Span, HeaderError> {
+    fn scalar(&mut self) -> Option<Span> {
         match self.peek() {
             quote @ (b'"' | b'\'') => self.string(quote),
             b'{' | b'[' => self.nested(),
-            _ => {
-                let span =
-                    self.bare(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))?;
-                match self.resolve(span) {
-                    "null" => Ok(Span::EMPTY),
-                    "true" | "false" => Ok(span),
-                    number if number.parse::<f64>().is_ok() => Ok(span),
-                    _ => Err(self.fault("expected a value")),
-                }
+            _ => self.literal(),
+        }
+    }
+
+    fn literal(&mut self) -> Option<Span> {
+        let span = self.bare(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))?;
+        match self.resolve(span) {
+            "null" => Some(Span::EMPTY),
+            "true" | "false" => Some(span),
+            text if text.bytes().all(|b| b.is_ascii_digit()) => Some(span),
+            text if text.parse::<f64>().is_ok() => Some(span),
+            _ => self.fault("expected a value"),
+        }
+    }
+
+    fn int(&mut self, name: &'static str) -> Option<i32> {
+        let span = self.scalar()?;
+        let text = self.resolve(span);
+        if text.is_empty() {
+            return Some(0);
+        }
+        match text.parse() {
+            Ok(number) => Some(number),
+            Err(_) => {
+                self.error = Some(HeaderError::Number { name });
+                None
             }
         }
     }
 
-    fn int(&mut self, name: &'static str) -> Result<i32, HeaderError> {
-        let span = self.scalar()?;
-        match self.resolve(span) {
-            "" => Ok(0),
-            text => text.parse().map_err(|_| HeaderError::Number { name }),
+    #[inline]
+    fn string(&mut self, quote: u8) -> Option<Span> {
+        let from = self.at + 1;
+        let end = match quote {
+            b'"' => self.marks.string_end(self.bytes, from),
+            _ => lex::string_end(self.bytes, from, quote),
+        };
+        match end {
+            Ok((end, false)) => {
+                self.at = end + 1;
+                Some(Span::input(from, end - from))
+            }
+            Ok((end, true)) => {
+                self.at = end + 1;
+                self.unescape(from, end)
+            }
+            Err(fault) => self.string_fault(fault),
         }
     }
 
-    #[inline]
-    fn string(&mut self, quote: u8) -> Result<Span, HeaderError> {
-        let from = self.at + 1;
-        let end = lex::string_end(self.bytes, from, quote);
-        let (end, escaped) = end.map_err(|fault| self.string_fault(fault))?;
-        self.at = end + 1;
-        if !escaped {
-            return Ok(Span::input(from, end - from));
-        }
+    fn unescape(&mut self, from: usize, end: usize) -> Option<Span> {
         let start = self.scratch.len();
         // Both ends are ASCII quotes, so the cut is at character boundaries.
         let raw = self.text.get(from..end).unwrap_or_default();
-        lex::unescape_into(raw, self.scratch).map_err(|fault| self.string_fault(fault))?;
-        Ok(Span::scratch(start, self.scratch.len() - start))
+        match lex::unescape_into(raw, self.scratch) {
+            Ok(()) => Some(Span::scratch(start, self.scratch.len() - start)),
+            Err(fault) => self.string_fault(fault),
+        }
     }
 
-    fn string_fault(&self, fault: StringFault) -> HeaderError {
+    #[cold]
+    fn string_fault<T>(&mut self, fault: StringFault) -> Option<T> {
         self.fault(match fault {
             StringFault::Open => "string without a closing quote",
             StringFault::Escape => "string with an unknown escape",
         })
     }
 
-    fn bare(&mut self, is_part: impl Fn(u8) -> bool) -> Result<Span, HeaderError> {
+    fn bare(&mut self, is_part: impl Fn(u8) -> bool) -> Option<Span> {
         let from = self.at;
         while self.bytes.get(self.at).is_some_and(|b| is_part(*b)) {
             self.at += 1;
         }
         if self.at == from {
-            return Err(self.fault("expected a key or a value"));
+            return self.fault("expected a key or a value");
         }
-        Ok(Span::input(from, self.at - from))
+        Some(Span::input(from, self.at - from))
     }
 
     /// Skips an object or array by its brackets alone: the kinds are kept as bits, one per level.
-    fn nested(&mut self) -> Result<Span, HeaderError> {
+    fn nested(&mut self) -> Option<Span> {
         let from = self.at;
         let (mut kinds, mut depth) = (0u64, 0u32);
         loop {
-            let byte =
-                *self.bytes.get(self.at).ok_or_else(|| self.fault("value without an end"))?;
+            let Some(byte) = self.bytes.get(self.at).copied() else {
+                return self.fault("value without an end");
+            };
             match byte {
                 b'{' | b'[' => {
                     if depth == DEPTH_MAX {
-                        return Err(self.fault("value nested too deeply"));
+                        return self.fault("value nested too deeply");
                     }
                     kinds = kinds << 1 | u64::from(byte == b'{');
                     depth += 1;
@@ -191,42 +237,46 @@ impl Scan<'_> {
                 }
                 b'}' | b']' => {
                     if kinds & 1 != u64::from(byte == b'}') {
-                        return Err(self.fault("brackets that do not match"));
+                        return self.fault("brackets that do not match");
                     }
                     kinds >>= 1;
                     depth -= 1;
                     self.at += 1;
                     if depth == 0 {
-                        return Ok(Span::input(from, self.at - from));
+                        return Some(Span::input(from, self.at - from));
                     }
                 }
-                b'"' | b'\'' => {
-                    let end = lex::string_end(self.bytes, self.at + 1, byte);
-                    self.at = end.map_err(|fault| self.string_fault(fault))?.0 + 1;
-                }
+                b'"' | b'\'' => match lex::string_end(self.bytes, self.at + 1, byte) {
+                    Ok((end, _)) => self.at = end + 1,
+                    Err(fault) => return self.string_fault(fault),
+                },
                 _ => self.at += 1,
             }
         }
     }
 
-    fn ext_fields(&mut self, ext: &mut Vec<(Span, Span)>) -> Result<(), HeaderError> {
+    fn ext_fields(&mut self, ext: &mut Vec<(Span, Span)>) -> Option<()> {
         // A key twice: the last one wins, as a whole.
         ext.clear();
         if self.peek() != b'{' {
             return match self.scalar()? {
-                Span::EMPTY => Ok(()),
-                _ => Err(self.fault("extFields is not an object")),
+                Span::EMPTY => Some(()),
+                _ => self.fault("extFields is not an object"),
             };
         }
         self.at += 1;
-        while let Some(key) = self.next_key()? {
+        loop {
+            let key = self.next_key()?;
+            if key == END {
+                return Some(());
+            }
             let value = self.scalar()?;
             if ext.len() == EXT_FIELDS_MAX {
-                return Err(HeaderError::TooManyFields);
+                self.error = Some(HeaderError::TooManyFields);
+                return None;
             }
             ext.push((key, value));
             self.end_of_value()?;
         }
-        Ok(())
     }
 }

@@ -36,8 +36,8 @@ pub struct JsonError {
     pub what: &'static str,
 }
 
-/// How much a document may cost. A value takes 24 to 48 bytes, so `values` bounds the memory that a
-/// peer can make us spend on a frame full of commas.
+/// How much a document may cost. In the worst shape (objects of one pair) a value takes about 150 bytes, so
+/// `values` bounds the memory that a peer can make us spend on a frame full of brackets.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Deepest nesting.
@@ -47,10 +47,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For what any client may send: heartbeats, locks, small requests.
-    pub const SMALL: Limits = Limits { depth: 64, values: 256 * 1024 };
-    /// For tables between brokers and name servers: 200,000 topics fit.
-    pub const LARGE: Limits = Limits { depth: 64, values: 2 * 1024 * 1024 };
+    /// For what any client may send: heartbeats of 5,000 subscriptions, locks of 10,000 queues. At most
+    /// about 10 MiB.
+    pub const SMALL: Limits = Limits { depth: 64, values: 64 * 1024 };
+    /// For tables between brokers, name servers and tools: 100,000 topics. At most about 160 MiB.
+    pub const LARGE: Limits = Limits { depth: 64, values: 1024 * 1024 };
     /// For our own files.
     pub const TRUSTED: Limits = Limits { depth: 64, values: usize::MAX };
 }
