@@ -137,10 +137,9 @@ fn registration_in_its_forms() {
 fn compressed_registration_of_a_5x_broker() {
     use std::io::Write;
     let mut plain = Vec::new();
-    for chunk in [&br#"{"counter":3,"stateVersion":0,"timestamp":17}"#[..]] {
-        plain.extend_from_slice(&(chunk.len() as u32).to_be_bytes());
-        plain.extend_from_slice(chunk);
-    }
+    let version = br#"{"counter":3,"stateVersion":0,"timestamp":17}"#;
+    plain.extend_from_slice(&(version.len() as u32).to_be_bytes());
+    plain.extend_from_slice(version);
     plain.extend_from_slice(&1u32.to_be_bytes());
     for chunk in [&br#"T 1 2 6 MULTI_TAG {"+a":"b c"}"#[..], b"[\"f:1\"]"] {
         plain.extend_from_slice(&(chunk.len() as u32).to_be_bytes());
