@@ -31,6 +31,7 @@ mod state;
 mod state_file;
 mod switches;
 mod table;
+mod verify;
 mod worker;
 
 pub use action::{Action, FlushAction, WriteAction, ZeroAction};
@@ -52,3 +53,4 @@ pub use state::LogState;
 pub use state_file::StateFile;
 #[doc(hidden)]
 pub use switches::Switches;
+pub use verify::{Item, Problem, WalkError, WalkSummary, walk_log};
