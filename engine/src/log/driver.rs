@@ -44,7 +44,7 @@ impl Shell {
                 Some(Action::Prepare { start }) => self.order(Job::Prepare { start }),
                 Some(Action::Save { id, state }) => {
                     self.saving.set(Some(state));
-                    let bytes = self.kept.get().state_file(self.config.shards, state).encode();
+                    let bytes = self.config.state_file(state).encode();
                     self.order(Job::Save { id, bytes });
                 }
             }

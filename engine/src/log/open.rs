@@ -10,16 +10,26 @@ use super::{
     files::Files,
     housekeeper::{Housekeeper, Job, Outcome, Settings},
     segments::{Found, Layout},
-    shell::{Kept, Log, Parts},
+    shell::{Log, Parts},
     state::LogState,
     state_file::StateFile,
     table::Table,
 };
+use crate::store::LockStamp;
 use glommio::TaskQueueHandle;
 use std::{path::PathBuf, rc::Rc};
 
 /// Bytes of one read of the recovery scan.
 const SCAN_READ_BYTES: usize = 1 << 20;
+
+/// The store's lock file around the moment this process took the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockStamps {
+    /// Read before the lock was taken ([`LockStamp::read`]).
+    pub before: Option<LockStamp>,
+    /// As this process left it ([`crate::store::StoreLock::stamp`]).
+    pub now: LockStamp,
+}
 
 /// What a log needs to be opened. All sizes in bytes.
 #[derive(Debug, Clone)]
@@ -38,9 +48,10 @@ pub struct LogConfig {
     pub block_crcs: bool,
     /// Open even where there is no direct I/O (tmpfs). No durability level means anything there.
     pub allow_buffered: bool,
-    /// Whether a stock broker ran on this store since RingMQ last did, if the caller knows. `None`: judged by the
-    /// fingerprint of `checkpoint`.
-    pub stock_was_here: Option<bool>,
+    /// The store's lock file before and after the caller took it: tells whether a stock broker was here. `None`: not judged.
+    pub lock: Option<LockStamps>,
+    /// Derived data is durable up to this physical offset ([`crate::store::DerivedMark`]). `None` if unknown.
+    pub dispatched: Option<u64>,
     /// Task queue for the log's tasks; `None`: the one that opens it.
     pub task_queue: Option<TaskQueueHandle>,
     /// Lets tests make the disk fail.
@@ -58,7 +69,8 @@ impl LogConfig {
             flush_bytes: 32 << 20,
             block_crcs: true,
             allow_buffered: false,
-            stock_was_here: None,
+            lock: None,
+            dispatched: None,
             task_queue: None,
             seam: FaultSeam::default(),
         }
@@ -150,11 +162,8 @@ impl Opening {
         let state = found.state.filter(|_| !stock_was_here);
         let table =
             Table::new(self.layout.clone(), self.config.core.segment_size, found.segments.clone());
-        let kept = Kept {
-            dispatched: state.and_then(|s| s.dispatched),
-            checkpoint_prints: [found.checkpoint_print; 2],
-        };
-        let recovered = self.recover(&found, state.as_ref(), &device, &table, kept).await?;
+        self.keep_ours(state.as_ref()).await?;
+        let recovered = self.recover(&found, state.as_ref(), &device, &table).await?;
         if self.config.block_crcs {
             // Entries of what was cut, or may have been rewritten by somebody else, must never be compared.
             let from = state.map_or(0, |s| s.log.durable.min(recovered.end));
@@ -168,7 +177,6 @@ impl Opening {
             recovered,
         };
         let core = LogCore::new(self.config.core.clone(), &opened.recovered)?;
-        let kept = Kept { dispatched: opened.recovered.redo_from, ..kept };
         let log = Log::new(Parts {
             config: self.config,
             layout: self.layout,
@@ -176,7 +184,6 @@ impl Opening {
             device,
             table,
             core,
-            kept,
             saved: opened.recovered.state,
         });
         log.start().await?;
@@ -200,9 +207,21 @@ impl Opening {
     }
 
     fn stock_was_here(&self, found: &Found) -> bool {
-        self.config.stock_was_here.unwrap_or_else(|| {
-            found.state.is_some_and(|s| !s.checkpoint_prints.contains(&found.checkpoint_print))
-        })
+        match (&found.state, self.config.lock) {
+            (Some(StateFile { lock: Some(left), .. }), Some(stamps)) => {
+                stamps.before != Some(*left)
+            }
+            _ => false,
+        }
+    }
+
+    /// The store is still ours: says so under the lock file's new stamp at once, so that a crash during this recovery is
+    /// not taken for a stock broker's visit.
+    async fn keep_ours(&self, state: Option<&StateFile>) -> Result<(), LogError> {
+        let Some(state) = state else { return Ok(()) };
+        let bytes = self.state_file(state.log).encode();
+        self.calls.call(|id| Job::SaveNow { id, bytes }).await?;
+        Ok(())
     }
 
     /// Runs the planner with real I/O.
@@ -212,7 +231,6 @@ impl Opening {
         state: Option<&StateFile>,
         device: &Device,
         table: &Table,
-        kept: Kept,
     ) -> Result<Recovered, LogError> {
         let segments =
             found.segments.iter().map(|s| SegmentFile { start: s.start, len: s.bytes }).collect();
@@ -222,7 +240,7 @@ impl Opening {
             state: state.map(|s| s.log),
             abort: found.abort,
             checkpoint: found.checkpoint,
-            dispatched: kept.dispatched,
+            dispatched: state.and_then(|_| self.config.dispatched),
             write_bound_step: self.config.core.write_bound_step,
             read_bytes: SCAN_READ_BYTES,
         })?;
@@ -241,7 +259,7 @@ impl Opening {
                 }
                 RecoveryAction::Done(recovered) => return Ok(recovered),
                 action => {
-                    self.carry_out(action, table, kept).await?;
+                    self.carry_out(action, table).await?;
                     planner.action_done();
                 }
             }
@@ -249,12 +267,7 @@ impl Opening {
     }
 
     /// An action that changes something, durable when it returns.
-    async fn carry_out(
-        &self,
-        action: RecoveryAction,
-        table: &Table,
-        kept: Kept,
-    ) -> Result<(), LogError> {
+    async fn carry_out(&self, action: RecoveryAction, table: &Table) -> Result<(), LogError> {
         match action {
             RecoveryAction::Zero { segment_start: start, position: from, to, head } => {
                 debug_assert!(head.len() < UNIT);
@@ -268,7 +281,7 @@ impl Opening {
                 self.calls.call(|id| Job::Delete { id, start }).await?;
             }
             RecoveryAction::Save { state } => {
-                let bytes = self.state_file(state, kept).encode();
+                let bytes = self.state_file(state).encode();
                 self.calls.call(|id| Job::SaveNow { id, bytes }).await?;
             }
             RecoveryAction::Read { .. } | RecoveryAction::Done(_) => {}
@@ -276,18 +289,14 @@ impl Opening {
         Ok(())
     }
 
-    fn state_file(&self, log: LogState, kept: Kept) -> StateFile {
-        kept.state_file(self.config.shards, log)
+    fn state_file(&self, log: LogState) -> StateFile {
+        self.config.state_file(log)
     }
 }
 
-impl Kept {
-    pub(crate) fn state_file(&self, shards: u32, log: LogState) -> StateFile {
-        StateFile {
-            shards,
-            log,
-            dispatched: self.dispatched.map(|at| at.min(log.durable)),
-            checkpoint_prints: self.checkpoint_prints,
-        }
+impl LogConfig {
+    /// The state file that says `log`.
+    pub(crate) fn state_file(&self, log: LogState) -> StateFile {
+        StateFile { shards: self.shards, log, lock: self.lock.map(|stamps| stamps.now) }
     }
 }

@@ -74,8 +74,6 @@ pub(crate) struct Found {
     /// In order, without gaps, each of the segment size.
     pub(crate) segments: Vec<SegmentInfo>,
     pub(crate) state: Option<StateFile>,
-    /// Fingerprint of `<store>/checkpoint`; 0 if there is none.
-    pub(crate) checkpoint_print: u32,
     /// The times in `<store>/checkpoint`; zeros if there is none.
     pub(crate) checkpoint: CheckpointTimes,
     /// `<store>/abort` is there: the last stop was not clean.
@@ -86,12 +84,6 @@ pub(crate) struct Found {
     pub(crate) repairs: Vec<String>,
     /// Large left-overs to be removed in steps.
     pub(crate) trash: Vec<PathBuf>,
-}
-
-/// Fingerprint of a `checkpoint` file's content.
-pub fn checkpoint_print(bytes: &[u8]) -> u32 {
-    // 0 stands for "no file".
-    crc32c::crc32c(bytes).max(1)
 }
 
 /// The three times at the start of a `checkpoint` file (stock 4.9.8).
@@ -129,7 +121,6 @@ pub(crate) fn set_up(
     Ok(Found {
         segments,
         state,
-        checkpoint_print: checkpoint.as_deref().map_or(0, checkpoint_print),
         checkpoint: checkpoint.as_deref().map(checkpoint_times).unwrap_or_default(),
         abort: files.read_small(&layout.store.join("abort"), 1)?.is_some(),
         buffered,

@@ -61,13 +61,6 @@ pub struct LogStats {
 #[derive(Clone)]
 pub struct Log(pub(crate) Rc<Shell>);
 
-/// What only RingMQ keeps beside the core's state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Kept {
-    pub(crate) dispatched: Option<u64>,
-    pub(crate) checkpoint_prints: [u32; 2],
-}
-
 type OnProgress = Rc<dyn Fn(Progress)>;
 
 pub(crate) struct Parts {
@@ -77,7 +70,6 @@ pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) table: Table,
     pub(crate) core: LogCore<DmaBuffer>,
-    pub(crate) kept: Kept,
     pub(crate) saved: LogState,
 }
 
@@ -89,7 +81,6 @@ pub(crate) struct Shell {
     pub(crate) table: Table,
     pub(crate) cache: BlockCache,
     pub(crate) core: RefCell<LogCore<DmaBuffer>>,
-    pub(crate) kept: Cell<Kept>,
     /// The state that is durable on disk.
     pub(crate) saved: Cell<LogState>,
     pub(crate) saving: Cell<Option<LogState>>,
@@ -121,7 +112,6 @@ impl Log {
             device: parts.device,
             table: parts.table,
             core: RefCell::new(parts.core),
-            kept: Cell::new(parts.kept),
             saved: Cell::new(parts.saved),
             saving: Cell::new(None),
             save_error: RefCell::default(),
@@ -368,32 +358,10 @@ impl Log {
         Ok(())
     }
 
-    /// Derived data is durable up to this physical offset: where a recovery redoes from. Saved with the next state.
-    pub fn set_dispatched(&self, offset: u64) {
-        let kept = self.0.kept.get();
-        self.0.kept.set(Kept { dispatched: Some(offset), ..kept });
+    /// Saves the state soon, so that a recovery scans less: worth a call now and then after a flush (a checkpoint's turn).
+    pub fn request_save(&self) {
         self.0.core.borrow_mut().request_save();
         self.0.pump();
-    }
-
-    /// Call this, and await it, before writing these bytes as `<store>/checkpoint`: a checkpoint whose content the state
-    /// doesn't know is taken for a stock broker's.
-    pub async fn expect_checkpoint(&self, content: &[u8]) -> Result<(), LogError> {
-        let shell = &self.0;
-        let kept = shell.kept.get();
-        let kept = Kept {
-            checkpoint_prints: [
-                kept.checkpoint_prints[1],
-                super::segments::checkpoint_print(content),
-            ],
-            ..kept
-        };
-        shell.kept.set(kept);
-        // Not through the core: it would only save a changed log state. Jobs are carried out in order, so this can't undo
-        // a newer state: the core's next save carries these prints too.
-        let log = shell.saving.get().unwrap_or(shell.saved.get());
-        let bytes = kept.state_file(shell.config.shards, log).encode();
-        shell.calls.call(|id| Job::SaveNow { id, bytes }).await.map(|_| ())
     }
 
     /// Stops taking appends, writes and flushes everything, saves the state as clean, and ends tasks and thread.

@@ -14,13 +14,12 @@
 //! to version 1.0 must be there. The last line is the CRC-32C of all bytes before it.
 
 use super::{error::LogError, state::LogState};
+use crate::store::LockStamp;
 use std::{fmt::Write as _, path::Path};
 
 /// Longest state file that is read.
 pub(crate) const STATE_BYTES_MAX: u64 = 64 * 1024;
 const MAJOR: u32 = 1;
-/// An unknown dispatch offset.
-const UNKNOWN: u64 = u64::MAX;
 const VERSION: &str = "1.0";
 
 /// The content of the state file. All offsets are physical offsets.
@@ -30,12 +29,9 @@ pub struct StateFile {
     pub shards: u32,
     /// What the log's core keeps.
     pub log: LogState,
-    /// Derived data (queues, index) was durable up to here.
-    /// `None` if unknown: a stock broker was here, and its rules tell.
-    pub dispatched: Option<u64>,
-    /// Fingerprints of the `checkpoint` file as RingMQ left it, or was about to: any other means that a stock broker
-    /// ran here since. 0 = no file.
-    pub checkpoint_prints: [u32; 2],
+    /// The store's `lock` file as this process left it: every broker that starts writes into it, so any other stamp at the
+    /// next start means that a stock broker ran here since (or that the store was copied). `None`: not known.
+    pub lock: Option<LockStamp>,
 }
 
 impl StateFile {
@@ -51,7 +47,7 @@ impl StateFile {
         text.into_bytes()
     }
 
-    fn pairs(&self) -> [(&'static str, u64); 11] {
+    fn pairs(&self) -> [(&'static str, u64); 10] {
         [
             ("shards", u64::from(self.shards)),
             ("segment_size", self.log.segment_size),
@@ -61,9 +57,8 @@ impl StateFile {
             ("zeroed_from", self.log.zeroed_from),
             ("zeroed_to", self.log.zeroed_to),
             ("clean", u64::from(self.log.clean)),
-            ("dispatched", self.dispatched.unwrap_or(UNKNOWN)),
-            ("checkpoint_print", u64::from(self.checkpoint_prints[0])),
-            ("checkpoint_print_next", u64::from(self.checkpoint_prints[1])),
+            ("lock_inode", self.lock.map_or(0, |l| l.inode)),
+            ("lock_modified_ns", self.lock.map_or(0, |l| l.modified_ns.unsigned_abs())),
         ]
     }
 
@@ -127,8 +122,14 @@ impl StateFile {
                 zeroed_to: get("zeroed_to")?,
                 clean: get("clean")? != 0,
             },
-            dispatched: Some(get("dispatched")?).filter(|at| *at != UNKNOWN),
-            checkpoint_prints: [get32("checkpoint_print")?, get32("checkpoint_print_next")?],
+            lock: match (get("lock_inode")?, get("lock_modified_ns")?) {
+                (0, _) => None,
+                (inode, ns) => Some(LockStamp {
+                    inode,
+                    modified_ns: i64::try_from(ns)
+                        .map_err(|_| corrupt("lock_modified_ns is too large"))?,
+                }),
+            },
         })
     }
 }
@@ -149,8 +150,7 @@ mod tests {
                 zeroed_to: u64::MAX,
                 clean: true,
             },
-            dispatched: Some(99),
-            checkpoint_prints: [0xdead_beef, 7],
+            lock: Some(LockStamp { inode: 12, modified_ns: 1_700_000_000_123_456_789 }),
         }
     }
 

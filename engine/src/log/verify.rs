@@ -13,6 +13,8 @@ use std::{
 
 use ringmq_net::record::{CheckResult, CheckRule, RecordView, check};
 
+use crate::store::{LockStamp, StoreLayout};
+
 use super::{
     segments::{Layout, parse_segment_name},
     sidecar::{CRC_BLOCK_BYTES, Sidecar, sidecar_path},
@@ -185,7 +187,12 @@ pub fn walk_log(
 fn read_state(layout: &Layout) -> Result<Option<StateFile>, WalkError> {
     let files = super::files::Files::default();
     match files.read_small(&layout.state, STATE_BYTES_MAX)? {
-        Some(bytes) => Ok(Some(StateFile::decode(&bytes, &layout.state)?)),
+        Some(bytes) => {
+            let state = StateFile::decode(&bytes, &layout.state)?;
+            // After a stock broker's visit neither our offsets nor our checksums say anything about the log.
+            let lock = LockStamp::read(&StoreLayout::new(&layout.store)).unwrap_or(None);
+            Ok(Some(state).filter(|s| s.lock.is_none() || s.lock == lock))
+        }
         None => Ok(None),
     }
 }

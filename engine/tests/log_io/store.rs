@@ -2,13 +2,18 @@
 
 use std::{
     fs::File,
+    ops::ControlFlow,
     os::unix::fs::FileExt,
     path::Path,
     time::{Duration, Instant},
 };
 
-use ringmq_engine::log::{
-    CRC_BLOCK_BYTES, Log, LogConfig, LogError, ReadHint, RecoveryError, Sidecar,
+use ringmq_engine::{
+    log::{
+        CRC_BLOCK_BYTES, Item, LockStamps, Log, LogConfig, LogError, Problem, ReadHint,
+        RecoveryError, Sidecar, walk_log,
+    },
+    store::{LockStamp, StoreLayout, StoreLock},
 };
 
 use crate::support::{
@@ -92,39 +97,175 @@ fn a_store_that_a_stock_broker_wrote_opens_and_serves() {
     }
 }
 
+/// Takes the store's lock as a broker does.
+fn locked(store: &Path) -> (StoreLock, LogConfig) {
+    let layout = StoreLayout::new(store);
+    let before = LockStamp::read(&layout).unwrap();
+    let lock = StoreLock::acquire(&layout).unwrap();
+    let stamps = LockStamps { before, now: lock.stamp() };
+    let config = LogConfig { lock: Some(stamps), dispatched: Some(500), ..config(store) };
+    (lock, config)
+}
+
 #[test]
-fn a_checkpoint_that_was_not_announced_is_a_stock_brokers_visit() {
+fn a_lock_file_that_somebody_else_wrote_is_a_stock_brokers_visit() {
     let dir = disk_dir();
     let store = dir.path().to_path_buf();
     on_reactor(move || async move {
-        let (log, _) = Log::open(config(&store)).await.unwrap();
-        let sent = write(&log, 0, 100, 1000).await;
-        let content = [1u8; 4096];
-        log.expect_checkpoint(&content).await.unwrap();
-        std::fs::write(store.join("checkpoint"), content).unwrap();
-        log.close().await.unwrap();
-
-        let (log, opened) = Log::open(config(&store)).await.unwrap();
-        assert!(!opened.stock_was_here && opened.recovered.clean);
-        // Announced but never written: a crash in between.
-        log.expect_checkpoint(&[2u8; 4096]).await.unwrap();
-        log.close().await.unwrap();
-        let (log, opened) = Log::open(config(&store)).await.unwrap();
+        let (lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
         assert!(!opened.stock_was_here);
+        let sent = write(&log, 0, 100, 1000).await;
         log.close().await.unwrap();
+        drop(lock);
 
-        std::fs::write(store.join("checkpoint"), [3u8; 4096]).unwrap();
-        let (log, opened) = Log::open(config(&store)).await.unwrap();
+        let (lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
+        assert!(!opened.stock_was_here && opened.recovered.clean);
+        assert_eq!(opened.recovered.redo_from, Some(500), "as the caller knows it");
+        log.close().await.unwrap();
+        drop(lock);
+
+        // A stock broker starts: it writes these four bytes.
+        std::fs::write(store.join("lock"), "lock").unwrap();
+        let (lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
         assert!(opened.stock_was_here);
         assert_eq!(opened.recovered.redo_from, None, "stock's rule");
         for one in &sent {
             read_back(&log, one, ReadHint::EXACT).await.unwrap();
         }
         log.close().await.unwrap();
-        let (log, opened) = Log::open(config(&store)).await.unwrap();
+        drop(lock);
+
+        let (_lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
         assert!(!opened.stock_was_here, "known from now on");
         log.close().await.unwrap();
     });
+}
+
+#[test]
+fn a_walk_sees_every_record_and_names_every_kind_of_damage() {
+    let dir = disk_dir();
+    let store = dir.path().to_path_buf();
+    let sent = on_reactor({
+        let store = store.clone();
+        move || async move {
+            let (log, _) = Log::open(config(&store)).await.unwrap();
+            let sent = write(&log, 0, 1000, 3000).await;
+            log.close().await.unwrap();
+            sent
+        }
+    });
+    let walk = |from: u64| {
+        let (mut records, mut problems) = (Vec::new(), Vec::new());
+        let summary = walk_log(&store, from, &mut |item| {
+            match item {
+                Item::Record(view) => records.push(view.queue_offset()),
+                Item::Problem(problem) => problems.push(problem),
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        (summary, records, problems)
+    };
+    let (summary, records, problems) = walk(0);
+    assert_eq!(problems, []);
+    assert_eq!(records, (0..1000).collect::<Vec<i64>>());
+    let last = sent.last().unwrap();
+    assert_eq!(summary.end, last.offset + last.len as u64);
+    assert_eq!(summary.durable, Some(summary.end));
+    assert!(summary.blocks_compared > 2 * MIB / CRC_BLOCK_BYTES);
+
+    // A bit of a body in the middle, and a bit of a property, which no CRC of a stock record covers.
+    let flip = |offset: u64| {
+        let path = segment_path(&store, offset - offset % MIB);
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset % MIB).unwrap();
+        file.write_all_at(&[byte[0] ^ 4], offset % MIB).unwrap();
+    };
+    let (body, property) = (sent[20].offset + 200, sent[30].offset + sent[30].len as u64 - 2);
+    flip(body);
+    flip(property);
+    let (summary, records, problems) = walk(0);
+    assert_eq!(records.len(), 999, "the walk goes on behind a bad body");
+    assert!(matches!(problems[0], Problem::BadRecord { offset, durable: true, .. }
+        if offset == sent[20].offset));
+    let blocks: Vec<u64> = problems
+        .iter()
+        .filter_map(|p| match p {
+            Problem::Block { offset, .. } => Some(*offset),
+            _ => None,
+        })
+        .collect();
+    let block = |offset: u64| offset - offset % CRC_BLOCK_BYTES;
+    let mut expected = vec![block(body), block(property)];
+    expected.dedup();
+    assert_eq!(blocks, expected);
+    assert_eq!(summary.problems, problems.len() as u64);
+    flip(body);
+    flip(property);
+
+    // From the second segment on, and stopped at the first record.
+    let (summary, records, _) = walk(MIB + 5);
+    assert_eq!(summary.start, 0);
+    assert!(records[0] > 0 && records.len() < 1000);
+    let stopped = walk_log(&store, 0, &mut |item| match item {
+        Item::Record(_) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    })
+    .unwrap();
+    assert!(stopped.stopped && stopped.records == 1);
+
+    // Zeros over everything from a record on, in the middle segment.
+    let hole = sent.iter().find(|s| s.offset > MIB + MIB / 2).unwrap().offset;
+    let file = File::options().write(true).open(segment_path(&store, MIB)).unwrap();
+    file.write_all_at(&vec![0; (2 * MIB - hole) as usize], hole - MIB).unwrap();
+    let (_, _, problems) = walk(0);
+    assert!(problems.contains(&Problem::Hole { offset: hole, next: 2 * MIB }), "{problems:?}");
+}
+
+#[test]
+fn a_walk_reads_segments_that_a_stock_broker_wrote() {
+    let dir = disk_dir();
+    let log = dir.path().join("commitlog");
+    std::fs::create_dir(&log).unwrap();
+    for (name, text) in [
+        ("00000000000000000000", include_str!("../../../net/tests/vectors/seg_file0.hex")),
+        ("00000000000000002048", include_str!("../../../net/tests/vectors/seg_file1.hex")),
+    ] {
+        let digits: String =
+            text.lines().filter(|l| !l.starts_with('#')).flat_map(|l| l.trim().chars()).collect();
+        let bytes: Vec<u8> = digits
+            .as_bytes()
+            .chunks(2)
+            .map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap())
+            .collect();
+        assert_eq!(bytes.len(), 2048);
+        std::fs::write(log.join(name), bytes).unwrap();
+    }
+    std::fs::write(log.join("stray"), "x").unwrap();
+    let (mut offsets, mut blanks, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    let summary = walk_log(dir.path(), 0, &mut |item| {
+        match item {
+            Item::Record(view) => offsets.push(view.physical_offset()),
+            Item::Blank { offset, room } => blanks.push((offset, room)),
+            Item::Problem(problem) => problems.push(problem),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    // The first segment's records as stock's own classes laid them out.
+    let first = [0, 209, 309, 423, 544, 645, 781, 937, 1093, 1216, 1331, 1446, 1741];
+    assert_eq!(offsets[..13], first);
+    assert_eq!(blanks, [(2036, 12)]);
+    assert!(matches!(&problems[..], [Problem::Entry { path, .. }] if path.ends_with("stray")));
+    assert_eq!((summary.segments, summary.segment_bytes), (2, 2048));
+    assert_eq!(summary.durable, None);
 }
 
 #[test]
