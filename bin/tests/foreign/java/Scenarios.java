@@ -1,0 +1,69 @@
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * A stock Java client at work: `java Scenarios NAMESRV PREFIX QUEUES NAME...` runs the named scenarios side by side, each on a topic
+ * and a group of its own (`PREFIX_NAME`), and reports as JSON lines what was sent and what came. QUEUES is how many queues a topic
+ * has on all brokers together. The same source is compiled with every client version under test.
+ */
+public final class Scenarios {
+    interface Body {
+        void run(Ctx c) throws Exception;
+    }
+
+    private static final Map<String, Body> ALL = new LinkedHashMap<>();
+    static int queues;
+
+    static {
+        ALL.put("auto", Producing::auto);
+        ALL.put("send", Producing::send);
+        ALL.put("query", Producing::query);
+        ALL.put("flood", Producing::flood);
+        ALL.put("orderly", Consuming::orderly);
+        ALL.put("broadcast", Consuming::broadcast);
+        ALL.put("tags", Consuming::tags);
+        ALL.put("retry", Consuming::retry);
+        ALL.put("dead", Consuming::dead);
+        ALL.put("delay", Consuming::delay);
+        ALL.put("restart", Consuming::restart);
+        ALL.put("rebalance", Consuming::rebalance);
+        ALL.put("drain", Consuming::drain);
+        ALL.put("lite", Pulling::lite);
+        ALL.put("pull", Pulling::pull);
+    }
+
+    private Scenarios() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        queues = Integer.parseInt(args[2]);
+        List<String> names = new ArrayList<>();
+        for (int i = 3; i < args.length; i++) {
+            names.add(args[i]);
+        }
+        CountDownLatch left = new CountDownLatch(names.size());
+        for (String name : names) {
+            Thread t = new Thread(() -> {
+                try (Ctx c = new Ctx(args[0], args[1], name)) {
+                    ALL.get(name).run(c);
+                } catch (Throwable e) {
+                    StringWriter w = new StringWriter();
+                    e.printStackTrace(new PrintWriter(w));
+                    Out.event(name, "fail", "text", w.toString());
+                } finally {
+                    Out.event(name, "done");
+                    left.countDown();
+                }
+            }, name);
+            t.start();
+        }
+        boolean all = left.await(150, TimeUnit.SECONDS);
+        System.exit(all ? 0 : 3);
+    }
+}
