@@ -49,7 +49,7 @@ fetch() {
             jars rocketmq-client "$v"
             if stale "classes-$v" "$here"/java/*.java; then
                 rm -rf "$cache/classes-$v"
-                javac -nowarn -Xlint:-deprecation -proc:none -d "$cache/classes-$v" -cp "$cache/rocketmq-client-$v/*" "$here"/java/*.java >&2
+                javac -nowarn -Xlint:none -proc:none -d "$cache/classes-$v" -cp "$cache/rocketmq-client-$v/*" "$here"/java/*.java >&2
                 built "classes-$v"
             fi
         done

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,7 +63,9 @@ func send(s *scenario) {
 	}
 	async.Wait()
 	for n := 40; n < 60; n++ {
-		s.must(p.SendOneWay(context.Background(), s.message(n, "TagC")))
+		m := s.message(n, "TagC")
+		s.must(p.SendOneWay(context.Background(), m))
+		event(map[string]any{"s": s.name, "e": "sent", "how": "oneway", "topic": m.Topic, "seq": n, "crc": crc(m.Body), "tags": m.GetTags()})
 	}
 	for first := 60; first < 90; first += 10 {
 		var batch []*primitive.Message
@@ -71,8 +74,11 @@ func send(s *scenario) {
 		}
 		r, err := p.SendSync(context.Background(), batch...)
 		s.must(err)
+		ids := strings.Split(r.OffsetMsgID, ",")
 		for i, m := range batch {
-			s.sent("batch", first+i, m, r, r.QueueOffset+int64(i))
+			one := *r
+			one.OffsetMsgID = ids[i]
+			s.sent("batch", first+i, m, &one, r.QueueOffset+int64(i))
 		}
 	}
 	for n := 90; n < 130; n++ {

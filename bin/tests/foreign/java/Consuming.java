@@ -1,5 +1,4 @@
 import java.util.Collections;
-import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -123,12 +122,23 @@ final class Consuming {
             c.sent("queue", i, m, c.producer().send(m, first));
         }
         c.inbox.await(8, Ctx.PATIENCE_MS);
-        DefaultLitePullConsumer dead = new DefaultLitePullConsumer(c.group + "_dead");
+        String letters = "%DLQ%" + c.group;
+        for (long end = System.currentTimeMillis() + Ctx.PATIENCE_MS; System.currentTimeMillis() < end;) {
+            try {
+                c.producer().fetchPublishMessageQueues(letters);
+                break;
+            } catch (Exception e) {
+                Thread.sleep(100);
+            }
+        }
+        DefaultMQPushConsumer dead = new DefaultMQPushConsumer(c.group + "_dead");
         dead.setNamesrvAddr(c.namesrv);
         dead.setInstanceName(c.group + "_dead");
+        dead.subscribe(letters, "*");
         c.onClose(dead::shutdown);
+        listen(c, dead, "dead", (m, n) -> true);
         dead.start();
-        readAll(c, dead, "dead", "%DLQ%" + c.group, 4);
+        c.inbox.await(12, Ctx.PATIENCE_MS);
         Thread.sleep(Ctx.QUIET_MS);
     }
 
@@ -212,21 +222,5 @@ final class Consuming {
             c.send("sync", i, "TagA");
         }
         c.inbox.await(first + 40, Ctx.PATIENCE_MS);
-    }
-
-    /** Reads what the flood scenario left, until nothing has come for a while: the topic is `PREFIX_flood`. */
-    static void drain(Ctx c) throws Exception {
-        DefaultLitePullConsumer lite = c.lite("c1");
-        lite.start();
-        String topic = c.topic.replace("_drain", "_flood");
-        lite.assign(lite.fetchMessageQueues(topic));
-        for (MessageQueue q : lite.fetchMessageQueues(topic)) {
-            lite.seekToBegin(q);
-        }
-        for (int empty = 0; empty < 6;) {
-            List<MessageExt> got = lite.poll(500);
-            got.forEach(m -> c.inbox.add("c1", m));
-            empty = got.isEmpty() ? empty + 1 : 0;
-        }
     }
 }

@@ -27,10 +27,10 @@ final class Ctx implements AutoCloseable {
     private final Deque<Runnable> closers = new ArrayDeque<>();
     private DefaultMQProducer producer;
 
-    Ctx(String namesrv, String prefix, String name) {
+    Ctx(String namesrv, String prefix, String name, String topic) {
         this.namesrv = namesrv;
         this.name = name;
-        this.topic = prefix + "_" + name;
+        this.topic = topic;
         this.group = prefix + "_g_" + name;
     }
 

@@ -28,7 +28,7 @@ final class Producing {
         return push;
     }
 
-    /** A topic that nobody made. */
+    /** Ten sends, to a topic that nobody made unless the test did. */
     static void auto(Ctx c) throws Exception {
         for (int i = 0; i < 10; i++) {
             c.send("sync", i, "TagA");
@@ -67,7 +67,9 @@ final class Producing {
             Out.event(c.name, "fail", "text", "async sends without an answer: " + async.getCount());
         }
         for (int i = 40; i < 60; i++) {
-            p.sendOneway(c.message(i, "TagC"));
+            Message m = c.message(i, "TagC");
+            p.sendOneway(m);
+            Out.event(c.name, "sent", "how", "oneway", "topic", m.getTopic(), "seq", i, "crc", Out.crc(m.getBody()), "tags", m.getTags());
         }
         for (int first = 60; first < 90; first += 10) {
             List<Message> batch = new ArrayList<>();

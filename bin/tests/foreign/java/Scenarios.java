@@ -9,8 +9,8 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * A stock Java client at work: `java Scenarios NAMESRV PREFIX QUEUES NAME...` runs the named scenarios side by side, each on a topic
- * and a group of its own (`PREFIX_NAME`), and reports as JSON lines what was sent and what came. QUEUES is how many queues a topic
- * has on all brokers together. The same source is compiled with every client version under test.
+ * and a group of its own (`PREFIX_NAME`; `NAME=TOPIC` names another topic), and reports as JSON lines what was sent and what came. QUEUES
+ * is how many queues a topic has on all brokers together. The same source is compiled with every client version under test.
  */
 public final class Scenarios {
     interface Body {
@@ -22,6 +22,7 @@ public final class Scenarios {
 
     static {
         ALL.put("auto", Producing::auto);
+        ALL.put("quick", Producing::auto);
         ALL.put("send", Producing::send);
         ALL.put("query", Producing::query);
         ALL.put("flood", Producing::flood);
@@ -33,7 +34,6 @@ public final class Scenarios {
         ALL.put("delay", Consuming::delay);
         ALL.put("restart", Consuming::restart);
         ALL.put("rebalance", Consuming::rebalance);
-        ALL.put("drain", Consuming::drain);
         ALL.put("lite", Pulling::lite);
         ALL.put("pull", Pulling::pull);
     }
@@ -48,9 +48,11 @@ public final class Scenarios {
             names.add(args[i]);
         }
         CountDownLatch left = new CountDownLatch(names.size());
-        for (String name : names) {
+        for (String argument : names) {
+            String name = argument.split("=")[0];
+            String topic = argument.contains("=") ? argument.split("=")[1] : args[1] + "_" + name;
             Thread t = new Thread(() -> {
-                try (Ctx c = new Ctx(args[0], args[1], name)) {
+                try (Ctx c = new Ctx(args[0], args[1], name, topic)) {
                     ALL.get(name).run(c);
                 } catch (Throwable e) {
                     StringWriter w = new StringWriter();

@@ -139,7 +139,9 @@ def send(s):
             event(s=s.name, e="fail", text="an async send has no answer")
             break
     for seq in range(40, 60):
-        p.send_oneway(s.message(seq, "TagC")[0])
+        m, sum_ = s.message(seq, "TagC")
+        p.send_oneway(m)
+        event(s=s.name, e="sent", how="oneway", topic=s.topic, seq=seq, crc=sum_, tags="TagC")
     for seq in range(60, 100):
         m, sum_ = s.message(seq, "TagE")
         result = p.send_orderly(m, seq % 4)

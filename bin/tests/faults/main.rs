@@ -1,0 +1,12 @@
+//! Faults on purpose: the running program is killed, frozen, starved and fed with nonsense, and what it acknowledged is counted afterwards
+//! by a checker that shares no code with it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crash_image;
+mod malformed;
+mod shutdown;
+mod sigkill;
+mod starvation;
+mod stock_store;

@@ -1,0 +1,58 @@
+//! SIGKILL at random moments under load, at `write`: nothing acknowledged and nothing that a consumer saw may change or go.
+
+use std::time::Duration;
+
+use crate::support::checker::{self, Checker, Rules};
+use crate::support::load::{Journal, Load, LoadSpec};
+use crate::support::random::Random;
+use crate::support::{Broker, Options, Target, exclusive, tempdir};
+
+const ROUNDS: u32 = 10;
+const QUEUES: u32 = 4;
+
+#[test]
+fn acknowledged_messages_survive_sigkill_at_random_moments() {
+    let _alone = exclusive();
+    let target = Target::from_env();
+    let mut random = Random::from_env("sigkill");
+    let dir = tempdir("sigkill");
+    // On the file system of /dev/shm if there is one: not the store's.
+    let journal_dir = tempfile::tempdir_in(if std::path::Path::new("/dev/shm").is_dir() {
+        "/dev/shm"
+    } else {
+        "/tmp"
+    })
+    .expect("a place for the journal");
+    let journal = Journal::create(&journal_dir.path().join("journal"));
+    let options = Options { shards: 2, segment_bytes: 16 << 20, ..Options::default() };
+    let mut broker = Broker::standalone(target, &dir.sub("broker"), options);
+    broker.create_topic("Journal", QUEUES);
+    let rules =
+        Rules { ordered: !target.is_stock(), level: (!target.is_stock()).then_some("write") };
+    let spec = LoadSpec {
+        topic: "Journal".to_owned(),
+        queues: QUEUES,
+        conns: 4,
+        window: 16,
+        rate_max: 8_000,
+    };
+    let mut checker = Checker::new();
+    for round in 0..ROUNDS {
+        let before = journal.count();
+        let watchers = checker::watch(&broker.addresses(), "Journal", QUEUES, &checker.ends());
+        let load = Load::start(&broker.addresses(), &spec, &journal);
+        let moment = Duration::from_millis(300 + random.below(1_500));
+        std::thread::sleep(moment);
+        broker.sigkill();
+        load.stop();
+        let seen = watchers.into_iter().flat_map(|w| w.join().expect("a watcher")).collect();
+        let seen = checker.hold_to(seen);
+        assert!(journal.count() > before, "round {round}: nothing was acknowledged in {moment:?}");
+        let took = broker.start();
+        let summary = checker.check(&broker.addresses(), "Journal", QUEUES, &journal, rules);
+        println!(
+            "round {round}: killed after {moment:?}, {seen} seen live, serving again after {took:?}, {summary:?}"
+        );
+    }
+    assert_eq!(journal.refused(), Vec::<String>::new(), "a send was refused");
+}

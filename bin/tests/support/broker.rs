@@ -1,0 +1,354 @@
+//! Brokers and name servers of both kinds, started on free loopback ports, ready when they serve and are registered.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use super::wire::{Conn, code, eventually};
+use super::{peers, ports, process::Process};
+
+/// Which broker the tests look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    RingMq,
+    /// The stock broker, to prove the tests themselves: it has one shard, no levels and what else a test says of it.
+    Stock497,
+}
+
+impl Target {
+    /// `RINGMQ_TEST_TARGET`: `ringmq` (default) or `stock`.
+    pub fn from_env() -> Target {
+        match std::env::var("RINGMQ_TEST_TARGET").as_deref() {
+            Err(_) | Ok("ringmq" | "") => Target::RingMq,
+            Ok("stock") => Target::Stock497,
+            Ok(other) => panic!("RINGMQ_TEST_TARGET is ringmq or stock, not {other}"),
+        }
+    }
+
+    pub fn is_stock(self) -> bool {
+        self == Target::Stock497
+    }
+}
+
+/// How a broker is started.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub name: String,
+    /// Number of shards; a stock broker has one whatever this says.
+    pub shards: u16,
+    /// `memory`, `write` or `sync`; a stock broker flushes asynchronously, or synchronously at `sync`.
+    pub durability: &'static str,
+    /// Small segments let a short test roll many of them.
+    pub segment_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            name: "broker-a".to_owned(),
+            shards: 1,
+            durability: "write",
+            segment_bytes: 64 << 20,
+        }
+    }
+}
+
+const READY_MAX: Duration = Duration::from_secs(60);
+
+/// A name server of its own process.
+pub struct NameServer {
+    pub address: SocketAddr,
+    pub process: Process,
+}
+
+impl NameServer {
+    pub fn start(target: Target, dir: &Path) -> NameServer {
+        NameServer::start_at(target, dir, ports::single())
+    }
+
+    fn start_at(target: Target, dir: &Path, port: u16) -> NameServer {
+        std::fs::create_dir_all(dir).expect("a directory for the name server");
+        let address = loopback(port);
+        let command = match target {
+            Target::Stock497 => peers::script(&["namesrv", "4.9.7", &text(dir), &port.to_string()]),
+            Target::RingMq => {
+                let mut c = ringmq();
+                c.args(["namesrv", "--listen", &address.to_string(), "--data-dir", &text(dir)]);
+                c
+            }
+        };
+        let mut process = Process::spawn("name server", command, &dir.join("process.log"));
+        wait_for_port(&mut process, address);
+        NameServer { address, process }
+    }
+}
+
+/// A broker, with a name server of its own or at another one. It can be ended and started again at the same place.
+pub struct Broker {
+    pub target: Target,
+    pub options: Options,
+    /// Home of the process: logs, configuration; the store is below it.
+    pub dir: PathBuf,
+    /// Port of shard 0.
+    pub port: u16,
+    pub namesrv: SocketAddr,
+    with_namesrv: bool,
+    /// The name server beside a stock broker.
+    stock_namesrv: Option<NameServer>,
+    process: Option<Process>,
+}
+
+impl Broker {
+    /// A broker with a name server: `ringmq standalone`, or the two stock programs. Ready when this returns.
+    pub fn standalone(target: Target, dir: &Path, options: Options) -> Broker {
+        let mut broker = Broker::new(target, dir, options, None);
+        broker.start();
+        broker
+    }
+
+    /// A broker at somebody else's name server: `ringmq broker`. Ready when this returns.
+    pub fn joined(target: Target, dir: &Path, options: Options, namesrv: SocketAddr) -> Broker {
+        let mut broker = Broker::new(target, dir, options, Some(namesrv));
+        broker.start();
+        broker
+    }
+
+    /// A broker that is not started yet.
+    pub fn new(
+        target: Target,
+        dir: &Path,
+        mut options: Options,
+        namesrv: Option<SocketAddr>,
+    ) -> Broker {
+        if target.is_stock() {
+            options.shards = 1;
+        }
+        let port = ports::broker_block(options.shards);
+        std::fs::create_dir_all(dir).expect("a directory for the broker");
+        Broker {
+            target,
+            port,
+            dir: dir.to_owned(),
+            namesrv: namesrv.unwrap_or_else(|| loopback(ports::single())),
+            with_namesrv: namesrv.is_none(),
+            stock_namesrv: None,
+            process: None,
+            options,
+        }
+    }
+
+    /// The directory of shard 0's store: what `--data-dir` or `storePathRootDir` names.
+    pub fn store_dir(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    /// The directory of a shard's store.
+    pub fn shard_dir(&self, shard: u16) -> PathBuf {
+        match shard {
+            0 => self.store_dir(),
+            k => self.store_dir().join("shards").join(k.to_string()),
+        }
+    }
+
+    pub fn shards(&self) -> u16 {
+        self.options.shards
+    }
+
+    pub fn address(&self, shard: u16) -> SocketAddr {
+        loopback(self.port + shard * ports::STRIDE)
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        (0..self.shards()).map(|k| self.address(k)).collect()
+    }
+
+    /// Under which name a shard is registered.
+    pub fn shard_name(&self, shard: u16) -> String {
+        match shard {
+            0 => self.options.name.clone(),
+            k => format!("shard{k:02}-{}", self.options.name),
+        }
+    }
+
+    /// Which shard has that name.
+    pub fn shard_of(&self, name: &str) -> Option<u16> {
+        (0..self.shards()).find(|k| self.shard_name(*k) == name)
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the broker is running")
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|p| !p.has_ended())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("process.log")
+    }
+
+    /// Starts the program, without waiting for anything.
+    pub fn spawn(&mut self) {
+        assert!(!self.is_running(), "{} runs already", self.options.name);
+        let command = match self.target {
+            Target::Stock497 => {
+                if self.with_namesrv && self.stock_namesrv.is_none() {
+                    let dir = self.dir.join("namesrv");
+                    self.stock_namesrv =
+                        Some(NameServer::start_at(self.target, &dir, self.namesrv.port()));
+                }
+                self.stock_command()
+            }
+            Target::RingMq => self.ringmq_command(),
+        };
+        self.process = Some(Process::spawn(&self.options.name, command, &self.log()));
+    }
+
+    fn stock_command(&self) -> Command {
+        let flush = if self.options.durability == "sync" { "SYNC_FLUSH" } else { "ASYNC_FLUSH" };
+        peers::script(&[
+            "broker",
+            "4.9.7",
+            &text(&self.dir),
+            &self.port.to_string(),
+            &self.namesrv.to_string(),
+            &format!("brokerName={}", self.options.name),
+            &format!("mapedFileSizeCommitLog={}", self.options.segment_bytes),
+            &format!("flushDiskType={flush}"),
+            // A test's directory is no disk of its own: how full that one is shall not matter.
+            "diskMaxUsedSpaceRatio=95",
+        ])
+    }
+
+    fn ringmq_command(&self) -> Command {
+        let config = self.dir.join("ringmq.toml");
+        let body = format!(
+            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n",
+            self.options.name, self.options.segment_bytes
+        );
+        std::fs::write(&config, body).expect("the configuration file");
+        let mut c = ringmq();
+        c.arg(if self.with_namesrv { "standalone" } else { "broker" });
+        c.args(["--config", &text(&config)]);
+        c.args(["--data-dir", &text(&self.store_dir())]);
+        c.args(["--listen", &self.address(0).to_string()]);
+        c.args(["--shards", &self.shards().to_string()]);
+        c.args(["--durability", self.options.durability]);
+        if self.with_namesrv {
+            c.args(["--namesrv-listen", &self.namesrv.to_string()]);
+        } else {
+            c.args(["--namesrv", &self.namesrv.to_string()]);
+        }
+        c
+    }
+
+    /// Starts the program and waits until every shard serves and is registered. Returns how long that took.
+    pub fn start(&mut self) -> Duration {
+        let began = Instant::now();
+        self.spawn();
+        let addresses = self.addresses();
+        let process = self.process.as_mut().expect("just started");
+        wait_for_port(process, self.namesrv);
+        for address in addresses {
+            wait_for_port(process, address);
+        }
+        let took = began.elapsed();
+        let names: Vec<String> =
+            (0..self.shards()).map(|k| format!("\"{}\"", self.shard_name(k))).collect();
+        let registered = eventually(READY_MAX, || {
+            assert!(self.is_running(), "{} ended while it started", self.options.name);
+            let mut conn = Conn::open(self.namesrv).ok()?;
+            let reply = conn.call(code::GET_BROKER_CLUSTER_INFO, &[], &[]).ok()?;
+            let body = String::from_utf8_lossy(&reply.body).into_owned();
+            names.iter().all(|n| body.contains(n)).then_some(())
+        });
+        assert!(
+            registered.is_some(),
+            "{names:?} not registered at {} in {READY_MAX:?}",
+            self.namesrv
+        );
+        took
+    }
+
+    /// From the next start on, the other kind of program works on this store.
+    pub fn switch(&mut self, target: Target) {
+        assert!(!self.is_running(), "switching a running broker");
+        self.target = target;
+        self.stock_namesrv = None;
+    }
+
+    /// SIGKILL.
+    pub fn sigkill(&mut self) {
+        self.process().kill();
+        self.process = None;
+    }
+
+    /// SIGTERM; gives how the process ended and after how long.
+    pub fn terminate(&mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let began = Instant::now();
+        let process = self.process();
+        process.signal(libc::SIGTERM);
+        let status = process.wait(limit);
+        let status = status.unwrap_or_else(|| panic!("still running {limit:?} after SIGTERM"));
+        let took = began.elapsed();
+        self.process = None;
+        (status, took)
+    }
+
+    /// Makes a topic with `queues` queues on each shard and waits until the name server's route has it there.
+    pub fn create_topic(&self, topic: &str, queues: u32) {
+        for address in self.addresses() {
+            let mut conn = Conn::open(address).expect("a connection to the broker");
+            let queues = queues.to_string();
+            let ext = [
+                ("topic", topic),
+                ("defaultTopic", "TBW102"),
+                ("readQueueNums", &queues),
+                ("writeQueueNums", &queues),
+                ("perm", "6"),
+                ("topicFilterType", "SINGLE_TAG"),
+                ("topicSysFlag", "0"),
+                ("order", "false"),
+            ];
+            let reply = conn
+                .call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])
+                .expect("a reply to the topic's creation");
+            assert_eq!(reply.code, 0, "creating {topic} at {address}: {:?}", reply.remark);
+        }
+        let names: Vec<String> =
+            (0..self.shards()).map(|k| format!("\"{}\"", self.shard_name(k))).collect();
+        let routed = eventually(READY_MAX, || {
+            let mut conn = Conn::open(self.namesrv).ok()?;
+            let reply = conn.call(code::GET_ROUTE_BY_TOPIC, &[("topic", topic)], &[]).ok()?;
+            let body = String::from_utf8_lossy(&reply.body).into_owned();
+            (reply.code == 0 && names.iter().all(|n| body.contains(n))).then_some(())
+        });
+        assert!(routed.is_some(), "the route of {topic} does not have {names:?}");
+    }
+}
+
+fn ringmq() -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    c.env_remove("NAMESRV_ADDR");
+    c
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+fn wait_for_port(process: &mut Process, address: SocketAddr) {
+    let open = eventually(READY_MAX, || {
+        if std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+            return Some(());
+        }
+        assert!(!process.has_ended(), "{} ended before it served {address}", process.name());
+        None
+    });
+    assert!(open.is_some(), "{} does not serve {address} after {READY_MAX:?}", process.name());
+}
