@@ -10,6 +10,9 @@ mod block;
 mod cache;
 mod calls;
 mod core;
+mod core_config;
+#[cfg(test)]
+mod core_test;
 mod device;
 mod driver;
 mod error;
@@ -23,6 +26,8 @@ mod open;
 mod reader;
 mod recovery;
 mod recovery_input;
+#[cfg(test)]
+mod recovery_test;
 mod segments;
 mod shell;
 mod sidecar;
@@ -31,13 +36,16 @@ mod state;
 mod state_file;
 mod switches;
 mod table;
+#[cfg(test)]
+mod testing;
 mod verify;
 mod worker;
 
 pub use action::{Action, FlushAction, WriteAction, ZeroAction};
 pub use block::{BlockBuf, Slice, UNIT};
 pub use cache::{CACHE_BLOCK_BYTES, CACHE_READ_BYTES_MAX, CacheStats, ReadHint, ReadRun};
-pub use core::{CoreConfig, CoreConfigError, LogCore, Offsets};
+pub use core::{LogCore, Offsets};
+pub use core_config::{CoreConfig, CoreConfigError};
 pub use error::LogError;
 pub use failure::{AppendError, FailedOperation, Failure};
 pub use faults::{DiskFaults, Fault, FaultSeam, FileOp};

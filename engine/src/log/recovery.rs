@@ -419,8 +419,8 @@ impl Recovery {
         if at == unit_floor(self.at) {
             self.head = bytes[..skip].to_vec();
         }
-        if let Some(last) = bytes[skip..].iter().rposition(|byte| *byte != 0) {
-            self.dirty_to = at + (skip + last) as u64 + 1;
+        if let Some(dirty) = dirty_len(&bytes[skip..]) {
+            self.dirty_to = at + (skip + dirty) as u64;
         }
         self.phase = Phase::Inspect { at: at + bytes.len() as u64 };
     }
@@ -560,6 +560,21 @@ impl Recovery {
         let segment = self.segment_start(at);
         Err(RecoveryError::ShortRead { segment, position: at - segment, want, got: bytes.len() })
     }
+}
+
+/// Bytes up to the last one that isn't zero, if any; compared a unit at a time, for there may be a GiB of zeros.
+fn dirty_len(bytes: &[u8]) -> Option<usize> {
+    const ZEROS: [u8; UNIT] = [0; UNIT];
+    let mut end = bytes.len();
+    while end > 0 {
+        let start = (end - 1) / UNIT * UNIT;
+        let piece = &bytes[start..end];
+        if *piece != ZEROS[..piece.len()] {
+            return piece.iter().rposition(|byte| *byte != 0).map(|last| start + last + 1);
+        }
+        end = start;
+    }
+    None
 }
 
 fn check_shapes(input: &RecoveryInput) -> Result<(), RecoveryError> {

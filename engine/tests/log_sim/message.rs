@@ -38,20 +38,14 @@ pub(crate) fn encode(
         1 => spare.min(rng.below(3000) as usize),
         _ => 0,
     };
-    properties.extend((0..in_properties).map(|i| b'a' + ((i as u64 + id) % 26) as u8));
-    let mut body = vec![0u8; spare - in_properties];
-    if !rng.chance(20) {
-        // Zero bodies stay zero: a torn zero body is no tear.
-        let mut word = id;
-        for (index, byte) in body.iter_mut().enumerate() {
-            word = word.rotate_left(7).wrapping_add(index as u64);
-            *byte = (word >> 3) as u8;
-        }
-    }
+    properties.extend(noise(id, in_properties).iter().map(|byte| b'a' + byte % 26));
+    let body_len = spare - in_properties;
+    // Zero bodies stay zero: a torn zero body is no tear.
+    let body = if rng.chance(20) { vec![0; body_len] } else { noise(id, body_len) };
     let mut out = Vec::with_capacity(len);
     out.extend((len as u32).to_be_bytes());
     out.extend(MAGIC.to_be_bytes());
-    let crc = if body.is_empty() { 0 } else { crc32(&body) & 0x7FFF_FFFF };
+    let crc = if body.is_empty() { 0 } else { crc32fast::hash(&body) & 0x7FFF_FFFF };
     out.extend(crc.to_be_bytes());
     out.extend(queue.to_be_bytes());
     out.extend(0u32.to_be_bytes());
@@ -72,6 +66,21 @@ pub(crate) fn encode(
     out.extend(&properties);
     assert_eq!(out.len(), len, "the record has the length asked for");
     out
+}
+
+/// Bytes without a pattern that a tear could preserve.
+fn noise(mut seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 64);
+    let mut piece = [0; 64];
+    while bytes.len() < len {
+        for word in piece.chunks_mut(8) {
+            seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            word.copy_from_slice(&seed.to_be_bytes());
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// Fixed fields, topic and the id property.
@@ -101,28 +110,4 @@ pub(crate) fn read(bytes: &[u8]) -> Found {
         BLANK => Found::Blank { room: word(0) as usize },
         _ => Found::Nothing,
     }
-}
-
-const CRC_TABLE: [u32; 256] = crc_table();
-
-const fn crc_table() -> [u32; 256] {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        let mut value = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { value >> 1 ^ 0xEDB8_8320 } else { value >> 1 };
-            bit += 1;
-        }
-        table[index] = value;
-        index += 1;
-    }
-    table
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let step =
-        |crc: u32, byte: &u8| CRC_TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ crc >> 8;
-    !bytes.iter().fold(u32::MAX, step)
 }

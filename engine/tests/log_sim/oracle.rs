@@ -1,11 +1,11 @@
 //! What was promised, and whether it holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringmq_engine::log::Offsets;
 
 use crate::{
-    disk::{Crash, Disk},
+    disk::{Crash, Disk, is_zero},
     message::{Found, Message, read},
 };
 
@@ -27,14 +27,16 @@ pub(crate) struct Oracle {
     segment_size: u64,
     sync: bool,
     zero_ahead: bool,
+    /// Also look at what a later crash could bring, not only at what a reader sees.
+    settled: bool,
     pub(crate) min_offset: u64,
     /// In log order, from `min_offset` on.
     pub(crate) messages: Vec<Message>,
     pub(crate) told: Offsets,
     /// Messages told visible: all before this index.
     visible_messages: usize,
-    /// (queue, queue offset) that somebody has seen, and the message's checksum.
-    seen: BTreeMap<(u32, u64), u64>,
+    /// Queue and queue offset of what somebody has seen: never to be given to another message.
+    seen: BTreeSet<(u32, u64)>,
     pub(crate) next_queue_offset: BTreeMap<u32, u64>,
     /// The worst crashes since the log last served.
     crashes: Vec<Crash>,
@@ -42,16 +44,17 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(segment_size: u64, sync: bool, zero_ahead: bool) -> Self {
+    pub(crate) fn new(segment_size: u64, sync: bool, zero_ahead: bool, settled: bool) -> Self {
         Self {
             segment_size,
             sync,
             zero_ahead,
+            settled,
             min_offset: 0,
             messages: Vec::new(),
             told: Offsets { appended: 0, written: 0, durable: 0, visible: 0 },
             visible_messages: 0,
-            seen: BTreeMap::new(),
+            seen: BTreeSet::new(),
             next_queue_offset: BTreeMap::new(),
             crashes: Vec::new(),
             closed_at: None,
@@ -62,7 +65,7 @@ impl Oracle {
     pub(crate) fn appended(&mut self, message: Message) -> Result<(), Violation> {
         let (queue, queue_offset) = (message.queue, message.queue_offset);
         hold!(
-            !self.seen.contains_key(&(queue, queue_offset)),
+            !self.seen.contains(&(queue, queue_offset)),
             "queue {queue} offset {queue_offset} was seen and is given to another message"
         );
         if let Some(last) = self.messages.last() {
@@ -91,8 +94,7 @@ impl Oracle {
             if message.end() > offsets.visible {
                 break;
             }
-            let key = (message.queue, message.queue_offset);
-            self.seen.insert(key, checksum(&message.bytes));
+            self.seen.insert((message.queue, message.queue_offset));
             self.visible_messages += 1;
         }
         Ok(())
@@ -128,7 +130,7 @@ impl Oracle {
     ///   zeroed space) kernel crashes;
     /// - what was seen, if the level covers the crashes (at `sync` any), is there;
     /// - the log is byte for byte a prefix of what was appended: in order, none invented, none with other offsets;
-    /// - all of it is settled: no later crash can change it; and so is that only zeros follow.
+    /// - (unless told not to look) all of it is settled: no later crash can change it; and so is that only zeros follow.
     pub(crate) fn recovered(&mut self, disk: &Disk, end: u64) -> Result<(), Violation> {
         let crashes = std::mem::take(&mut self.crashes);
         self.crashes = crashes.clone();
@@ -156,17 +158,19 @@ impl Oracle {
             hold!(end == closed_at, "closed at {closed_at}, but the log ends at {end}");
         }
         self.check_content(disk, end)?;
-        self.check_rest(disk, end)?;
+        if self.settled {
+            self.check_rest(disk, end)?;
+        }
         let kept = self.messages.partition_point(|message| message.offset < end);
         for message in self.messages.drain(kept..) {
             // Seen and lost where the level doesn't cover it; who saw it was told so.
             self.seen.remove(&(message.queue, message.queue_offset));
         }
-        self.visible_messages = kept;
-        for message in &self.messages {
-            let key = (message.queue, message.queue_offset);
-            self.seen.insert(key, checksum(&message.bytes));
+        // What was found is visible from now on.
+        for message in &self.messages[self.visible_messages.min(kept)..] {
+            self.seen.insert((message.queue, message.queue_offset));
         }
+        self.visible_messages = kept;
         self.told = Offsets { appended: end, written: end, durable: end, visible: end };
         self.crashes.clear();
         Ok(())
@@ -204,7 +208,10 @@ impl Oracle {
                         message.queue_offset,
                         message.queue
                     );
-                    let bytes = disk.settled(start, position, position + len);
+                    let bytes = match self.settled {
+                        true => disk.settled(start, position, position + len),
+                        false => file.cache.get(position..position + len),
+                    };
                     let Some(bytes) = bytes else {
                         return Err(format!("the message at {at} may still be lost or change"));
                     };
@@ -227,7 +234,7 @@ impl Oracle {
             let from = end.saturating_sub(*start).min(self.segment_size) as usize;
             let rest = disk.settled(*start, from, self.segment_size as usize);
             hold!(
-                rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0)),
+                rest.is_some_and(is_zero),
                 "segment {start} has, or may get back, bytes behind the end {end}"
             );
         }
@@ -246,10 +253,4 @@ impl Oracle {
             }
         }
     }
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
-    })
 }

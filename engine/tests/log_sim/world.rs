@@ -57,6 +57,8 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     pub(crate) hot_reads: u64,
     pub(crate) seen_lost_at_write: u64,
+    pub(crate) states_lost: u64,
+    pub(crate) settled: u64,
 }
 
 impl Counts {
@@ -76,6 +78,8 @@ impl Counts {
         self.refused += other.refused;
         self.hot_reads += other.hot_reads;
         self.seen_lost_at_write += other.seen_lost_at_write;
+        self.states_lost += other.states_lost;
+        self.settled += other.settled;
     }
 }
 
@@ -112,7 +116,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, switches: Switches, verbose: bool) -> Self {
+    pub(crate) fn new(seed: u64, switches: Switches, settled: bool, verbose: bool) -> Self {
         let mut rng = Rng::new(seed);
         let granule = rng.pick(&[512, 4096]);
         let segment_size = rng.pick(&[32, 64, 96, 128]) << 10;
@@ -137,7 +141,7 @@ impl World {
             (0..distinct).map(|_| rng.between(LEN_MIN as u64, largest as u64) as usize).collect();
         Self {
             disk: Disk::new(granule, segment_size as usize),
-            oracle: Oracle::new(segment_size, config.sync, config.zero_ahead),
+            oracle: Oracle::new(segment_size, config.sync, config.zero_ahead, settled),
             read_bytes: rng.pick(&[4096, 16 << 10, 64 << 10]),
             queues: rng.between(1, 3),
             switches,
@@ -168,6 +172,12 @@ impl World {
                     // Whatever happens to a closed log, it is whole.
                     let kind = self.rng.pick(&[Crash::Kill, Crash::Kernel, Crash::Power]);
                     self.crash(kind);
+                    if self.rng.chance(20) {
+                        // A stock broker was here, or somebody removed what is ours: stock's rules find the end.
+                        self.note(format_args!("state lost"));
+                        self.counts.states_lost += 1;
+                        self.disk.state = None;
+                    }
                 }
                 End::Crash(kind) => {
                     clean = false;
@@ -407,6 +417,42 @@ impl World {
         if self.rng.chance(1) {
             self.delete_oldest(core);
         }
+        if self.rng.chance(1) {
+            self.settle(core)?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything come to rest: then nothing may be left to do.
+    fn settle(&mut self, core: &mut LogCore<VecBuf>) -> Result<(), Violation> {
+        core.request_flush();
+        for _ in 0..1000 {
+            core.retry();
+            self.poll(core);
+            if self.in_flight.is_empty() {
+                break;
+            }
+            self.complete_one(core)?;
+            self.oracle.told(core.offsets())?;
+        }
+        let offsets = core.offsets();
+        hold!(core.is_idle(), "the log does not come to rest");
+        hold!(
+            core.failure().is_some() || offsets.written == offsets.appended,
+            "the log rests and has not written everything: {offsets:?}"
+        );
+        hold!(
+            core.failure().is_some() || core.unwritten_bytes() == 0,
+            "{} bytes count as unwritten in a log at rest",
+            core.unwritten_bytes()
+        );
+        if self.config.sync {
+            hold!(
+                core.failure().is_some() || offsets.durable == offsets.appended,
+                "the log rests and has not flushed everything: {offsets:?}"
+            );
+        }
+        self.counts.settled += 1;
         Ok(())
     }
 
