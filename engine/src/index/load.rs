@@ -176,6 +176,9 @@ fn load_newest(
     let file = File::open(path).map_err(failed)?;
     let mut header = found.header;
     header.next_entry = header.next_entry.min(shape.entries);
+    if header.next_entry <= 1 {
+        return Ok(None);
+    }
     let log_end = i64::try_from(recovery.log_end).unwrap_or(i64::MAX);
     if recovery.clean && header.end_physical < log_end {
         let slots = read_slots(&file, shape).map_err(failed)?;

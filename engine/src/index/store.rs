@@ -357,6 +357,21 @@ impl Index {
     ) -> Result<IndexQuery, IndexError> {
         self.flush().await?;
         let inner = &*self.inner;
+        let files = self.file_queries(key_hash);
+        let newest = files.first().map(|file| file.header);
+        let shape = inner.shape;
+        let wanted = Wanted { hash: key_hash, max, begin, end };
+        let offsets = inner.worker.run(move || query_files(&files, shape, wanted)).await??;
+        Ok(IndexQuery {
+            offsets,
+            last_timestamp: newest.map_or(0, |header| header.end_timestamp),
+            last_physical: newest.map_or(0, |header| header.end_physical),
+        })
+    }
+
+    /// All files with what a query must know of them, newest first. What was put must be written.
+    pub(super) fn file_queries(&self, key_hash: i32) -> Vec<FileQuery> {
+        let inner = &*self.inner;
         let mut files = Vec::new();
         if let Some(current) = &*inner.current.borrow()
             && let Some(path) = &current.path
@@ -370,15 +385,7 @@ impl Index {
         for file in inner.full.borrow().iter().rev() {
             files.push(FileQuery { path: file.path.clone(), header: file.header, head: None });
         }
-        let newest = files.first().map(|file| file.header);
-        let shape = inner.shape;
-        let wanted = Wanted { hash: key_hash, max, begin, end };
-        let offsets = inner.worker.run(move || query_files(&files, shape, wanted)).await??;
-        Ok(IndexQuery {
-            offsets,
-            last_timestamp: newest.map_or(0, |header| header.end_timestamp),
-            last_physical: newest.map_or(0, |header| header.end_physical),
-        })
+        files
     }
 
     /// Deletes files, never the newest, whose records are all gone from the log, which begins at `log_min`. Returns how many.

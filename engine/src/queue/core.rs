@@ -23,6 +23,27 @@ pub enum Appended {
     Drifted(i64),
 }
 
+/// Sums over all queues, by which a start tells that units or whole queues have disappeared from files that were durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueDigest {
+    /// Sum of the max offsets (wrapping).
+    pub max_offsets: u64,
+    /// Sum of the physical ends of the last units (wrapping).
+    pub ends: u64,
+}
+
+impl QueueDigest {
+    pub(super) fn add(&mut self, other: QueueDigest) {
+        self.max_offsets = self.max_offsets.wrapping_add(other.max_offsets);
+        self.ends = self.ends.wrapping_add(other.ends);
+    }
+
+    pub(super) fn subtract(&mut self, other: QueueDigest) {
+        self.max_offsets = self.max_offsets.wrapping_sub(other.max_offsets);
+        self.ends = self.ends.wrapping_sub(other.ends);
+    }
+}
+
 /// One consume queue. Lives on the reactor of its [`super::QueueStore`]. All offsets but physical ones are in units.
 #[derive(Debug)]
 pub struct Queue {
@@ -119,6 +140,11 @@ impl Queue {
     /// Where the record of the last unit ends in the log; 0 for an empty queue.
     pub fn end_physical(&self) -> i64 {
         self.end_physical.get()
+    }
+
+    /// This queue's part of a [`QueueDigest`].
+    pub(super) fn digest(&self) -> QueueDigest {
+        QueueDigest { max_offsets: self.max.get() as u64, ends: self.end_physical.get() as u64 }
     }
 
     /// Raises the first readable queue offset; it never falls and never passes the end.

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::scan::UnitFiles;
 use super::unit::{UNIT_BYTES, Unit};
 use super::writer::queue_dir;
-use super::{QueueConfig, QueueError};
+use super::{QueueConfig, QueueDigest, QueueError};
 use crate::store::{NumberedFile, list_numbered};
 
 /// How many units before the end are looked at to believe a search (a bit more than a page of the page cache).
@@ -30,6 +30,8 @@ pub struct QueueRecovery {
     pub trusted: bool,
     /// The last stop was clean: nothing is expected behind a queue's end.
     pub clean: bool,
+    /// From the mark that `cut_at` comes from, if it does: what the queues must add up to.
+    pub digest: Option<QueueDigest>,
 }
 
 /// One queue as found.
@@ -99,7 +101,27 @@ pub fn load_queues(
             loaded.queues.push(queue);
         }
     }
+    check_digest(recovery, &mut loaded);
     Ok(loaded)
+}
+
+/// Units or queues may be missing without a trace in the files that are left: then only the whole log will do.
+fn check_digest(recovery: &QueueRecovery, loaded: &mut LoadedQueues) {
+    let Some(expected) = recovery.digest else { return };
+    let mut found = QueueDigest::default();
+    for queue in &loaded.queues {
+        found.add(QueueDigest {
+            max_offsets: queue.max_offset as u64,
+            ends: queue.end_physical as u64,
+        });
+    }
+    if found != expected {
+        let what = "consume queues are not complete: rebuilt from the whole log";
+        tracing::warn!("{what}");
+        loaded.report.redo_from = Some(recovery.log_min);
+        loaded.report.repaired += 1;
+        loaded.report.repairs.push(what.to_owned());
+    }
 }
 
 fn clear_prepared(prepare: &Path) -> Result<(), QueueError> {
@@ -269,9 +291,7 @@ impl Load<'_> {
     ) -> io::Result<i64> {
         let cut_at = i64::try_from(self.recovery.cut_at).unwrap_or(i64::MAX);
         if self.recovery.trusted {
-            let counts = |unit: &Unit| unit.is_valid() && unit.physical_offset < cut_at;
-            let end = files.partition(first, limit, counts)?;
-            // A unit half of which was never written can mislead the search; then the page before it is zero.
+            let end = files.search_end(first, limit, cut_at)?;
             let verify_from = first.max(end - VERIFY_UNITS);
             if files.walk(verify_from, end, cut_at)? == end {
                 return Ok(end);

@@ -28,7 +28,7 @@ mod trim;
 mod unit;
 mod writer;
 
-pub use self::core::{Appended, Queue, QueueRef};
+pub use self::core::{Appended, Queue, QueueDigest, QueueRef};
 pub use error::QueueError;
 pub use load::{LoadReport, LoadedQueue, LoadedQueues, QueueRecovery, load_queues};
 pub use store::{QueueConfig, QueueStats, QueueStore};

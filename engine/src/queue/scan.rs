@@ -66,6 +66,29 @@ impl UnitFiles {
         Ok(low)
     }
 
+    /// Where the queue ends between `first` and `limit`, by halving: all units of records below `cut_at` are whole and in order. Behind
+    /// them may be units of later records, zeros, and units of which a page was never written. Such a half unit can look like
+    /// one below `cut_at`, but then the one before it is zero: so a unit counts only with the one before it.
+    pub(super) fn search_end(&mut self, first: i64, limit: i64, cut_at: i64) -> io::Result<i64> {
+        let (mut low, mut high) = (first, limit);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let unit = self.unit(middle)?;
+            let mut counts = unit.is_valid() && unit.physical_offset < cut_at;
+            if counts && middle > first {
+                let before = self.unit(middle - 1)?;
+                counts = before.is_blank()
+                    || (before.is_valid() && before.physical_end() <= unit.physical_offset);
+            }
+            if counts {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
     /// Goes through `from..to` while units are valid, begin below `cut_at`, and lie in log order. Returns where it
     /// stopped.
     pub(super) fn walk(&mut self, from: i64, to: i64, cut_at: i64) -> io::Result<i64> {

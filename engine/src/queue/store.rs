@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::core::{Appended, Queue, QueueRef};
+use super::core::{Appended, Queue, QueueDigest, QueueRef};
 use super::load::LoadedQueues;
 use super::read::Readers;
 use super::unit::{UNIT_BYTES, Unit};
@@ -101,6 +101,7 @@ pub(super) struct Inner {
     next_uid: Cell<u32>,
     dirty: RefCell<VecDeque<QueueRef>>,
     evictable: RefCell<VecDeque<QueueRef>>,
+    digest: Cell<QueueDigest>,
     memory_bytes: Cell<usize>,
     unwritten_bytes: Cell<usize>,
     drifted_units: Cell<u64>,
@@ -136,6 +137,7 @@ impl QueueStore {
             next_uid: Cell::new(0),
             dirty: RefCell::default(),
             evictable: RefCell::default(),
+            digest: Cell::default(),
             memory_bytes: Cell::new(0),
             unwritten_bytes: Cell::new(0),
             drifted_units: Cell::new(0),
@@ -164,6 +166,7 @@ impl QueueStore {
                 )
             });
             made.min_physical.set(queue.min_physical);
+            store.change_digest(|digest| digest.add(made.digest()));
         }
         store
     }
@@ -228,6 +231,7 @@ impl QueueStore {
     ) -> Appended {
         let inner = &*self.inner;
         let unit = Unit { physical_offset, size, tags_code };
+        let before = queue.digest();
         let appended = queue.take(queue_offset, unit, inner.file_units);
         match appended {
             Appended::Skipped => return appended,
@@ -244,12 +248,27 @@ impl QueueStore {
                 );
             }
         }
+        self.change_digest(|digest| {
+            digest.subtract(before);
+            digest.add(queue.digest());
+        });
         inner.memory_bytes.set(inner.memory_bytes.get() + UNIT_BYTES);
         inner.unwritten_bytes.set(inner.unwritten_bytes.get() + UNIT_BYTES);
         if !queue.dirty.replace(true) {
             inner.dirty.borrow_mut().push_back(Rc::clone(queue));
         }
         appended
+    }
+
+    /// Of all units appended so far: goes into a checkpoint, see [`crate::store::CheckpointInput`].
+    pub fn digest(&self) -> QueueDigest {
+        self.inner.digest.get()
+    }
+
+    fn change_digest(&self, change: impl FnOnce(&mut QueueDigest)) {
+        let mut digest = self.inner.digest.get();
+        change(&mut digest);
+        self.inner.digest.set(digest);
     }
 
     /// Calls `visit` with the units from queue offset `from` on, at most `limit`, until it returns false. Returns false without
@@ -460,7 +479,8 @@ impl QueueStore {
     }
 
     /// Forgets a topic's queues and removes their directory. Handles to them take nothing from now on; the topic starts over
-    /// at queue offset 0 when it is opened again.
+    /// at queue offset 0 when it is opened again. Write a checkpoint soon after: a start from one before this call misses the
+    /// topic's units and redoes the whole log.
     ///
     /// # Errors
     /// [`QueueError`] if the directory cannot be removed; the queues are forgotten all the same.
@@ -471,6 +491,7 @@ impl QueueStore {
         };
         let uids: Vec<u32> = queues.iter().map(|queue| queue.uid).collect();
         for queue in &queues {
+            self.change_digest(|digest| digest.subtract(queue.digest()));
             let (bytes, unwritten) = queue.remove();
             inner.memory_bytes.set(inner.memory_bytes.get().saturating_sub(bytes));
             inner.unwritten_bytes.set(inner.unwritten_bytes.get().saturating_sub(unwritten));

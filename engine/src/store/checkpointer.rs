@@ -6,13 +6,15 @@ use super::{
     Checkpoint, DerivedMark, LockStamp, StoreError, StoreLayout, Worker, sync_file_system,
 };
 use crate::index::Index;
-use crate::queue::QueueStore;
+use crate::queue::{QueueDigest, QueueStore};
 
-/// What a checkpoint claims. Read all of it *before* [`write_checkpoint`] is called, in this order: `dispatched`, then the times.
+/// What a checkpoint claims. Read all of it at one moment, before [`write_checkpoint`] is called and without an await between.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckpointInput {
     /// All records below were dispatched to queues and index (units appended, keys put).
     pub dispatched: u64,
+    /// [`QueueStore::digest`] at the same moment.
+    pub queues: QueueDigest,
     /// Store timestamp of the last record that is durable in the log; for a stock broker that takes over.
     pub physic_timestamp: i64,
     /// Store timestamp of the last dispatched record; for a stock broker that takes over.
@@ -51,7 +53,7 @@ pub async fn write_checkpoint(
     }
     let index_timestamp = index.map_or(0, Index::rolled_timestamp);
     let (checkpoint_path, mark_path) = (layout.checkpoint(), layout.derived_mark());
-    let mark = DerivedMark { dispatched: input.dispatched, lock: input.lock };
+    let mark = DerivedMark { dispatched: input.dispatched, queues: input.queues, lock: input.lock };
     let checkpoint = Checkpoint {
         physic: input.physic_timestamp,
         logics: input.logics_timestamp,

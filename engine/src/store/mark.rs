@@ -4,18 +4,21 @@ use std::io;
 use std::path::Path;
 
 use super::{LockStamp, StoreError, write_replacing};
+use crate::queue::QueueDigest;
 
 const VERSION: &str = "ringmq-derived 1";
 
 /// Consume queue units and index entries of every record below `dispatched` are durable. With it, recovery cuts all queues
 /// there and redoes the rest from the log, so it never has to trust a unit that may be torn.
 ///
-/// The file is text: a version line, then `dispatched`, `lock-inode`, `lock-modified-ns`, and the CRC-32C of the lines
-/// before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
+/// The file is text: a version line, then `dispatched`, `queue-offsets`, `queue-ends`, `lock-inode`,
+/// `lock-modified-ns`, and the CRC-32C of the lines before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DerivedMark {
     /// A physical offset between two records.
     pub dispatched: u64,
+    /// What the consume queues add up to at `dispatched`.
+    pub queues: QueueDigest,
     /// The lock file as our own process left it: tells whether another broker changed the store since.
     pub lock: LockStamp,
 }
@@ -46,8 +49,12 @@ impl DerivedMark {
 
     fn text(&self) -> String {
         let lines = format!(
-            "{VERSION}\ndispatched {}\nlock-inode {}\nlock-modified-ns {}\n",
-            self.dispatched, self.lock.inode, self.lock.modified_ns
+            "{VERSION}\ndispatched {}\nqueue-offsets {}\nqueue-ends {}\nlock-inode {}\nlock-modified-ns {}\n",
+            self.dispatched,
+            self.queues.max_offsets,
+            self.queues.ends,
+            self.lock.inode,
+            self.lock.modified_ns
         );
         format!("{lines}crc32c {:08x}\n", crc32c::crc32c(lines.as_bytes()))
     }
@@ -56,9 +63,15 @@ impl DerivedMark {
         let mut lines = text.lines();
         let version = lines.next()?;
         let dispatched = lines.next()?.strip_prefix("dispatched ")?.parse().ok()?;
+        let max_offsets = lines.next()?.strip_prefix("queue-offsets ")?.parse().ok()?;
+        let ends = lines.next()?.strip_prefix("queue-ends ")?.parse().ok()?;
         let inode = lines.next()?.strip_prefix("lock-inode ")?.parse().ok()?;
         let modified_ns = lines.next()?.strip_prefix("lock-modified-ns ")?.parse().ok()?;
-        let mark = Self { dispatched, lock: LockStamp { inode, modified_ns } };
+        let mark = Self {
+            dispatched,
+            queues: QueueDigest { max_offsets, ends },
+            lock: LockStamp { inode, modified_ns },
+        };
         (version == VERSION && mark.text() == text).then_some(mark)
     }
 }

@@ -74,3 +74,8 @@ impl StoreError {
         Self::Io { what, path: path.to_path_buf(), source }
     }
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod vectors;
