@@ -266,6 +266,7 @@ impl Scan<'_> {
         }
         self.at += 1;
         loop {
+            self.plain_pairs(ext)?;
             let key = self.next_key()?;
             if key == END {
                 return Some(());
@@ -278,5 +279,29 @@ impl Scan<'_> {
             ext.push((key, value));
             self.end_of_value()?;
         }
+    }
+
+    /// Takes the pairs that have the form which every stock encoder writes, `"name":"text",`, and stops before
+    /// whatever looks different. The general path would do; here the position stays in a register.
+    fn plain_pairs(&mut self, ext: &mut Vec<(Span, Span)>) -> Option<()> {
+        while ext.len() < EXT_FIELDS_MAX && self.bytes.get(self.at) == Some(&b'"') {
+            let key = self.at + 1;
+            let Ok((key_end, false)) = self.marks.string_end(self.bytes, key) else { break };
+            if self.bytes.get(key_end + 1..key_end + 3) != Some(b":\"") {
+                break;
+            }
+            let from = key_end + 3;
+            let Ok((end, escaped)) = self.marks.string_end(self.bytes, from) else { break };
+            if self.bytes.get(end + 1) != Some(&b',') {
+                break;
+            }
+            let value = match escaped {
+                false => Span::input(from, end - from),
+                true => self.unescape(from, end)?,
+            };
+            ext.push((Span::input(key, key_end - key), value));
+            self.at = end + 2;
+        }
+        Some(())
     }
 }
