@@ -37,6 +37,8 @@ pub enum Command {
     Namesrv(NamesrvArgs),
     /// Run every start-up check and measure the disk, then exit.
     Check(CheckArgs),
+    /// Look at the log of a store, offline; also of a stock broker's.
+    Log(LogArgs),
 }
 
 /// Flags of every subcommand that reads the configuration.
@@ -148,6 +150,51 @@ pub struct CheckArgs {
     /// Do not measure the disk, only check.
     #[arg(long)]
     pub no_measure: bool,
+}
+
+/// Flags of `ringmq log`.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LogCommand,
+}
+
+/// The subcommands of `ringmq log`. Neither changes anything.
+#[derive(Debug, Clone, Subcommand)]
+pub enum LogCommand {
+    /// Print the records of one store, one a line; other findings begin with `#`.
+    Dump(LogDumpArgs),
+    /// Check every record and block of a store and of the shards below it; exit status 1 if something is wrong.
+    Verify(LogVerifyArgs),
+}
+
+/// Flags of `ringmq log dump`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LogDumpArgs {
+    /// Directory of the store: --data-dir of the broker, or <data-dir>/shards/<k>.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Begin at this physical offset.
+    #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+    pub from: u64,
+    /// Stop after this many records.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Only records of this topic.
+    #[arg(long, value_name = "NAME")]
+    pub topic: Option<String>,
+    /// Print bodies too, as text.
+    #[arg(long)]
+    pub body: bool,
+}
+
+/// Flags of `ringmq log verify`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LogVerifyArgs {
+    /// Directory of the store.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// The role of a broker within its group, by RocketMQ's names.

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod log_tool;
 pub mod logging;
 pub mod namesrv;
 pub mod preflight;

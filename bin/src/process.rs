@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::check;
 use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
+use crate::log_tool::{self, LogToolError};
 use crate::logging::{self, LoggingError};
 use crate::namesrv::{Namesrv, NamesrvConfig};
 use crate::preflight::{self, Outcome};
@@ -28,6 +29,9 @@ pub enum ProcessError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A log could not be looked at.
+    #[error(transparent)]
+    LogTool(#[from] LogToolError),
     /// Log lines cannot be written.
     #[error(transparent)]
     Logging(#[from] LoggingError),
@@ -68,6 +72,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, ProcessError> {
     let (settings, print_config) = match command {
         Command::Check(args) => return Ok(check::run(&args)?),
+        Command::Log(args) => return Ok(log_tool::run(&args)?),
         Command::Standalone(args) => {
             (Settings::standalone(&args, Machine::detect())?, args.config.print_config)
         }

@@ -2,6 +2,7 @@
 
 mod config;
 mod documents;
+mod log_tool;
 mod preflight;
 mod signals;
 mod support;
