@@ -82,22 +82,106 @@ async fn turn_until_stopped(
     Ok(())
 }
 
+/// Two loops that keep both cores busy until dropped.
+struct BusyLoops {
+    busy: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl BusyLoops {
+    fn start() -> BusyLoops {
+        let busy = Arc::new(AtomicBool::new(true));
+        let spin = |busy: Arc<AtomicBool>| {
+            be_nice();
+            let mut spins = 0u64;
+            while busy.load(Ordering::Relaxed) {
+                spins = std::hint::black_box(spins + 1);
+            }
+        };
+        let threads =
+            [Arc::clone(&busy), Arc::clone(&busy)].map(|busy| thread::spawn(move || spin(busy)));
+        BusyLoops { busy, threads: threads.into() }
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        self.busy.store(false, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the metronome does, by itself: `pause` returns only when a signal has been handled, as a park without a wake-up would.
+#[test]
+fn a_parked_system_call_returns_within_a_beat() {
+    let _alone = alone();
+    let (tell, told) = std::sync::mpsc::channel();
+    let stop = Stop::new();
+    let reactors = spawn_reactors(
+        seats([tell]),
+        &options(),
+        &stop,
+        |_, tell: std::sync::mpsc::Sender<Duration>| async move {
+            for _ in 0..3 {
+                let parked = Instant::now();
+                // SAFETY: pause has no arguments and touches no memory.
+                unsafe { libc::pause() };
+                tell.send(parked.elapsed()).map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        },
+    )
+    .expect("start");
+    for _ in 0..3 {
+        let parked =
+            told.recv_timeout(Duration::from_secs(10)).expect("no signal interrupts the reactor");
+        assert!(parked < Duration::from_secs(1), "parked for {parked:?}");
+    }
+    reactors.join().expect("the reactor ends");
+}
+
+/// A start is when the lost wake-up is most likely, so many starts are a sharper test than a long run.
+#[test]
+fn reactors_that_start_beside_busy_loops_turn() {
+    let _alone = alone();
+    let rounds: u32 =
+        std::env::var("RINGMQ_STARVE_STARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let _loops = BusyLoops::start();
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for round in 0..rounds {
+            let stop = Stop::new();
+            let reactors = spawn_reactors(seats([(), ()]), &options(), &stop, |_, ()| async move {
+                for _ in 0..3 {
+                    Timer::new(Duration::from_millis(3)).await;
+                    glommio::executor().yield_task_queue_now().await;
+                }
+                Ok(())
+            });
+            reactors.expect("start").join().expect("both reactors end");
+            tell.send(round).expect("the test listens");
+        }
+    });
+    for round in 0..rounds {
+        let begun = Instant::now();
+        told.recv_timeout(Duration::from_secs(10))
+            .unwrap_or_else(|_| panic!("the reactors of start {round} do not turn"));
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "start {round} took {:?}",
+            begun.elapsed()
+        );
+    }
+}
+
 #[test]
 fn no_reactor_stops_turning_beside_two_busy_loops() {
     let _alone = alone();
     let seconds: u64 =
         std::env::var("RINGMQ_STARVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
-    let busy = Arc::new(AtomicBool::new(true));
-    let busy_loop = |busy: Arc<AtomicBool>| {
-        be_nice();
-        let mut spins = 0u64;
-        while busy.load(Ordering::Relaxed) {
-            spins = std::hint::black_box(spins + 1);
-        }
-    };
-    let loops =
-        [Arc::clone(&busy), Arc::clone(&busy)].map(|busy| thread::spawn(move || busy_loop(busy)));
-
+    let loops = BusyLoops::start();
     let worst_us = Arc::new(AtomicU64::new(0));
     let turns = Arc::new(AtomicU64::new(0));
     let gauges = (Arc::clone(&worst_us), Arc::clone(&turns));
@@ -113,10 +197,7 @@ fn no_reactor_stops_turning_beside_two_busy_loops() {
     thread::sleep(Duration::from_secs(seconds));
     stop.request();
     reactors.join().expect("both reactors end");
-    busy.store(false, Ordering::Relaxed);
-    for busy_loop in loops {
-        busy_loop.join().expect("loop ends");
-    }
+    drop(loops);
     let (worst, turns) = (worst_us.load(Ordering::Relaxed), turns.load(Ordering::Relaxed));
     eprintln!("{turns} turns in {seconds} s, longest wait for a 3 ms timer {worst} us");
     assert!(worst < 2_000_000, "a reactor did not turn for {worst} us");
