@@ -1,7 +1,6 @@
 //! The reactor's side of the disk: segment files opened for direct I/O through glommio.
 
 use super::{
-    block::BlockBuf,
     error::LogError,
     faults::{FaultSeam, FileOp},
     files::UNIT_BYTES,
@@ -13,19 +12,6 @@ use std::{
     path::{Path, PathBuf},
     rc::Rc,
 };
-
-/// Log blocks are plain aligned heap memory: glommio's registered pool stays at its minimum, the budget is ours.
-impl BlockBuf for DmaBuffer {
-    fn alloc(size: usize) -> Self {
-        glommio::allocate_dma_buffer_global(size)
-    }
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.as_bytes_mut()
-    }
-    fn trim(&mut self, len: usize) {
-        self.trim_to_size(len);
-    }
-}
 
 /// Opens, reads, writes and flushes segments. Lives on one reactor.
 pub(crate) struct Device {

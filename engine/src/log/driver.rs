@@ -9,13 +9,12 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use glommio::io::DmaBuffer;
-
 use super::{
     Action, FlushAction, WriteAction,
     device::into_io,
     error::LogError,
     housekeeper::{Job, Report},
+    pool::PooledBuf,
     segments::SegmentInfo,
     shell::{Progress, Shell},
 };
@@ -66,17 +65,16 @@ impl Shell {
 
     pub(crate) async fn write_task(self: Rc<Self>) {
         while let Some(write) = self.writes.take().await {
-            let result = match self.table.opened(write.segment_start) {
-                Some(segment) => {
-                    self.device.write(&segment, write.position, write.buf.clone()).await
-                }
+            let open = self.table.opened(write.segment_start);
+            let result = match open.zip(write.buf.shared()) {
+                Some((segment, buf)) => self.device.write(&segment, write.position, buf).await,
                 None => Err(io::Error::other("the segment being written isn't open")),
             };
             self.wrote(&write, result);
         }
     }
 
-    fn wrote(&self, write: &WriteAction<DmaBuffer>, result: io::Result<()>) {
+    fn wrote(&self, write: &WriteAction<PooledBuf>, result: io::Result<()>) {
         let ok = result.is_ok();
         let offsets = {
             let mut core = self.core.borrow_mut();
@@ -90,7 +88,7 @@ impl Shell {
         if ok {
             let mut stats = self.stats.get();
             stats.writes += 1;
-            stats.written_bytes += write.buf.len() as u64;
+            stats.written_bytes += (*write.buf).as_ref().len() as u64;
             self.stats.set(stats);
         }
         // The next write is under way before acknowledgements are made.
@@ -148,10 +146,10 @@ impl Shell {
     // ---- block CRCs ----
 
     /// Folds what a write brought. `written` is the end of whole records on the device.
-    fn fold(&self, write: &WriteAction<DmaBuffer>, written: u64) {
+    fn fold(&self, write: &WriteAction<PooledBuf>, written: u64) {
         let mut folder = self.folder.borrow_mut();
         let base = write.segment_start + write.position;
-        let bytes = write.buf.as_bytes();
+        let bytes = (*write.buf).as_ref();
         let padded_end = base + bytes.len() as u64;
         let end = written.min(padded_end);
         let Some(from) = folder.at().checked_sub(base) else {

@@ -23,6 +23,7 @@ mod frontier;
 mod hot;
 mod housekeeper;
 mod open;
+mod pool;
 mod reader;
 mod recovery;
 mod recovery_input;

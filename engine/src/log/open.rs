@@ -240,7 +240,7 @@ impl Opening {
             state: state.map(|s| s.log),
             abort: found.abort,
             checkpoint: found.checkpoint,
-            dispatched: state.and_then(|_| self.config.dispatched),
+            dispatched: self.config.dispatched.filter(|_| !self.stock_was_here(found)),
             write_bound_step: self.config.core.write_bound_step,
             read_bytes: SCAN_READ_BYTES,
         })?;

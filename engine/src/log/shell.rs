@@ -19,13 +19,14 @@ use super::{
     files::DiskSpace,
     housekeeper::{Job, Outcome},
     open::{LogConfig, spawn},
+    pool::PooledBuf,
     segments::{Layout, SegmentInfo},
     sidecar::Folder,
     signal::{Changed, Slot},
     state::LogState,
     table::Table,
 };
-use glommio::{io::DmaBuffer, task::JoinHandle};
+use glommio::task::JoinHandle;
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -69,7 +70,7 @@ pub(crate) struct Parts {
     pub(crate) calls: Rc<Calls>,
     pub(crate) device: Device,
     pub(crate) table: Table,
-    pub(crate) core: LogCore<DmaBuffer>,
+    pub(crate) core: LogCore<PooledBuf>,
     pub(crate) saved: LogState,
 }
 
@@ -80,13 +81,13 @@ pub(crate) struct Shell {
     pub(crate) device: Device,
     pub(crate) table: Table,
     pub(crate) cache: BlockCache,
-    pub(crate) core: RefCell<LogCore<DmaBuffer>>,
+    pub(crate) core: RefCell<LogCore<PooledBuf>>,
     /// The state that is durable on disk.
     pub(crate) saved: Cell<LogState>,
     pub(crate) saving: Cell<Option<LogState>>,
     /// Why the last save failed, if it did.
     pub(crate) save_error: RefCell<Option<LogError>>,
-    pub(crate) writes: Slot<WriteAction<DmaBuffer>>,
+    pub(crate) writes: Slot<WriteAction<PooledBuf>>,
     pub(crate) flushes: Slot<FlushAction>,
     /// Something happened: an event of any kind.
     pub(crate) changed: Changed,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ringmq_engine::log::{AppendError, CoreConfig, Log, LogConfig, ReadHint, ReadRun};
+use ringmq_engine::log::{AppendError, CoreConfig, Log, LogConfig, ReadRun};
 
 use crate::support::{disk_dir, on_reactor};
 
@@ -26,6 +26,16 @@ fn cpu_seconds() -> (f64, f64) {
         seconds(usage.ru_utime) + seconds(usage.ru_stime)
     };
     (of(libc::RUSAGE_THREAD), of(libc::RUSAGE_SELF))
+}
+
+/// Page faults of this thread.
+fn page_faults() -> i64 {
+    // SAFETY: getrusage fills the structure; all-zero is a valid value.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage.ru_minflt
+    }
 }
 
 /// Resolves when the log made progress.
@@ -99,6 +109,7 @@ async fn closed_loop(log: &Log, turn: &Turn, len: usize, rounds: u32) {
 async fn open_throttle(log: &Log, turn: &Turn, len: usize, total: u64) {
     let (cpu, all) = cpu_seconds();
     let before = log.stats();
+    let faults = page_faults();
     let began = Instant::now();
     let from = log.appended();
     let mut refused = 0u64;
@@ -122,13 +133,14 @@ async fn open_throttle(log: &Log, turn: &Turn, len: usize, total: u64) {
     let stats = log.stats();
     let writes = stats.writes - before.writes;
     println!(
-        "{len} B as fast as it goes: {:.0} MB/s, {:.0} records/s, {writes} writes of {} KiB, reactor {:.2} cores ({:.2} us a record), process {:.2}, refused {refused}",
+        "{len} B as fast as it goes: {:.0} MB/s, {:.0} records/s, {writes} writes of {} KiB, reactor {:.2} cores ({:.2} us a record), process {:.2}, refused {refused}, {} page faults a MiB",
         total as f64 / took / 1e6,
         total as f64 / len as f64 / took,
         (stats.written_bytes - before.written_bytes) / writes.max(1) / 1024,
         (cpu2 - cpu) / took,
         (cpu2 - cpu) / (total as f64 / len as f64) * 1e6,
         (all2 - all) / took,
+        (page_faults() - faults) / (total >> 20) as i64,
     );
 }
 
@@ -205,7 +217,6 @@ fn how_fast_a_cold_reader_reads() {
             (cpu_seconds().0 - cpu) / took,
             stats.misses
         );
-        let _ = ReadHint::EXACT;
         log.close().await.unwrap();
     });
 }
