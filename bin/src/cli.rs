@@ -172,7 +172,7 @@ pub enum LogCommand {
 /// Flags of `ringmq log dump`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct LogDumpArgs {
-    /// Directory of the store: --data-dir of the broker, or <data-dir>/shards/<k>.
+    /// Directory of the store: --data-dir of the broker, or DATA_DIR/shards/K.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// Begin at this physical offset.

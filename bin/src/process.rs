@@ -1,6 +1,6 @@
 //! One run of the program: from parsed flags to the exit status.
 //!
-//! What each reactor then does is in [`work`]; everything before it is the same for a broker, a name server and both together.
+//! What each reactor then does is in `work`; everything before it is the same for a broker, a name server and both together.
 
 use std::process::ExitCode;
 use std::sync::Arc;
