@@ -13,6 +13,10 @@
 //! - The flush comes even if there was nothing to zero: what was read, records and zeros alike, may so far be only in the
 //!   device's cache, and readers are about to see it.
 //! - Segments go from the last one down, so that no crash leaves a gap.
+//!
+//! What the planner takes for granted: nobody else writes. A direct write that a killed process left in the kernel can
+//! outlive it (and its lock) for as long as the device takes, so before the first read the shell must wait for such writes
+//! on the segments from the durable offset on; on ext4 a `fallocate` of what is already allocated does.
 
 use ringmq_net::record::{CheckResult, CheckRule, MAGIC_MESSAGE, check};
 
