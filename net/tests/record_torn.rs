@@ -218,3 +218,36 @@ fn a_record_at_another_position_is_stale() {
     let half = &bytes[..50];
     assert_eq!(check(half, 100, CheckRule::Exact), CheckResult::Need { len: bytes.len() });
 }
+
+/// The length of the topic is the last byte of a lost sector, whose other bytes were zeros of the body anyway; the first two
+/// characters of the topic then read as a properties length that fits.
+#[test]
+fn a_lost_topic_length_is_detected() {
+    let topic = "%%T";
+    let rest = 0x2525 - topic.len();
+    let properties = format!("k\u{1}{}", "v".repeat(rest - 2));
+    let record = RecordFields {
+        queue_id: 0,
+        flag: 0,
+        queue_offset: 0,
+        physical_offset: 0,
+        sys_flag: 0,
+        born_timestamp: 1,
+        born_host: host(false),
+        store_timestamp: 2,
+        store_host: host(false),
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body: &[0; 1023 - 88],
+        topic,
+        properties: properties.as_bytes(),
+    };
+    let mut whole = vec![0; record.encoded_len()];
+    record.encode(&mut whole);
+    assert_eq!(whole[1023], 3, "the topic length ends the second sector");
+    let torn = tear(&whole, 0, |sector| sector == 1);
+    match check(&torn, 0, CheckRule::Stock) {
+        CheckResult::Bad { why, .. } => assert_eq!(why.to_string(), "record has no topic"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -123,3 +123,55 @@ fn a_worker_does_jobs_in_order_and_finishes_them_when_dropped() {
     assert_eq!(last.poll(), Some(Err(WorkerGone)));
     assert_eq!(results.try_iter().collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
+    use crate::index::{Index, IndexConfig, IndexRecovery, load_index};
+    use crate::queue::{QueueConfig, QueueRecovery, QueueStore, load_queues};
+    use std::rc::Rc;
+
+    let (_dir, layout) = layout();
+    let lock = StoreLock::acquire(&layout).expect("lock");
+    let stamp = lock.stamp();
+    let executor = glommio::LocalExecutorBuilder::default().io_memory(1 << 20).make();
+    let inner_layout = layout.clone();
+    let digest = executor.expect("reactor").run(async move {
+        let layout = inner_layout;
+        let worker = Rc::new(Worker::start("test-store").expect("worker"));
+        let queue_config = QueueConfig { file_bytes: 400, ..QueueConfig::new(&layout) };
+        let index_config = IndexConfig { slots: 7, entries: 6, ..IndexConfig::new(&layout) };
+        let recovery =
+            QueueRecovery { log_min: 0, cut_at: 0, trusted: true, clean: true, digest: None };
+        let loaded = load_queues(&queue_config, &recovery).expect("load");
+        let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
+        let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true };
+        let loaded = load_index(&index_config, &recovery).expect("load");
+        let index = Index::new(index_config, Rc::clone(&worker), loaded);
+        for n in 0..8 {
+            queues.append(&queues.open("T", 0), n, n * 100, 100, 0);
+            index.put(3, n * 100, 1_000_000 + n);
+        }
+        let input = CheckpointInput {
+            dispatched: 800,
+            queues: queues.digest(),
+            physic_timestamp: 1_000_007,
+            logics_timestamp: 1_000_006,
+            lock: stamp,
+        };
+        let write = async || write_checkpoint(&layout, &worker, &queues, Some(&index), input).await;
+        write().await.expect("checkpoint");
+        assert_eq!(queues.unwritten_bytes(), 0);
+        assert_eq!(index.stats().unwritten_bytes, 0);
+        queues.set_sync_failed();
+        assert!(matches!(write().await, Err(StoreError::SyncFailed)));
+        queues.digest()
+    });
+    let checkpoint = Checkpoint::load(&layout.checkpoint()).expect("load").expect("checkpoint");
+    assert_eq!(checkpoint, Checkpoint { physic: 1_000_007, logics: 1_000_006, index: 1_000_004 });
+    let mark = DerivedMark::load(&layout.derived_mark(), Some(stamp)).expect("load");
+    assert_eq!(mark, Some(DerivedMark { dispatched: 800, queues: digest, lock: stamp }));
+    let recovery = IndexRecovery { log_min: 0, log_end: 800, clean: false };
+    let index_config = IndexConfig { slots: 7, entries: 6, ..IndexConfig::new(&layout) };
+    let report = load_index(&index_config, &recovery).expect("load").report;
+    assert_eq!((report.files, report.rebuilt_entries), (2, 3));
+}

@@ -246,7 +246,7 @@ fn open_empty(config: &QueueConfig) -> QueueStore {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
 
     #[test]
     fn queues_hold_exactly_the_logs_records_over_stops_and_crashes(

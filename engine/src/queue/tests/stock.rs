@@ -103,3 +103,16 @@ fn entries_that_are_no_queues_are_ignored() {
     assert!(loaded.queues.is_empty());
     assert_eq!(loaded.report, LoadReport::default());
 }
+
+#[test]
+fn a_redo_over_a_drifted_unit_changes_nothing() {
+    let dir = tempfile::tempdir().expect("directory");
+    let config = config(dir.path());
+    let (store, _) = open(&config, clean(0));
+    let queue = store.open("T", 0);
+    store.append(&queue, 0, 0, 100, 0);
+    assert_eq!(store.append(&queue, 9, 100, 100, 0), Appended::Drifted(1));
+    assert_eq!(store.append(&queue, 9, 100, 100, 0), Appended::Skipped);
+    assert_eq!(store.append(&queue, 2, 200, 100, 0), Appended::Stored(2));
+    assert_eq!(store.stats().drifted_units, 1);
+}
