@@ -6,4 +6,6 @@ pub mod log;
 
 pub mod index;
 pub mod queue;
+pub mod retention;
+pub mod shard;
 pub mod store;

@@ -1,0 +1,106 @@
+//! Keeping a shard's store: batches of derived data, checkpoints, deletion, the clean stop.
+
+use std::rc::Rc;
+
+use super::{Shard, ShardError};
+use crate::log::SegmentInfo;
+use crate::store::{CheckpointInput, write_checkpoint};
+
+impl Shard {
+    /// Moves batches of derived data to their files. Call it every 100 ms or so. Never blocks.
+    pub fn poll(&self) {
+        self.queues.poll();
+        if let Some(index) = &self.index {
+            index.poll();
+        }
+    }
+
+    /// Makes derived data durable and says so in `checkpoint`. One at a time: a second call while one runs does nothing.
+    ///
+    /// # Errors
+    /// [`ShardError`]; the older checkpoint still holds then.
+    pub async fn checkpoint(&self) -> Result<(), ShardError> {
+        if self.checkpointing.replace(true) {
+            return Ok(());
+        }
+        let result = self.checkpoint_now().await;
+        self.checkpointing.set(false);
+        result
+    }
+
+    async fn checkpoint_now(&self) -> Result<(), ShardError> {
+        let dispatched = self.dispatched.get();
+        let timestamp = self.dispatched_timestamp.get();
+        // A stock broker that takes over believes these times: what they cover must be durable in the log first.
+        self.log.flushed(dispatched).await?;
+        let input = CheckpointInput {
+            dispatched,
+            physic_timestamp: timestamp,
+            logics_timestamp: timestamp,
+            lock: self.lock.stamp(),
+        };
+        let index = self.index.as_ref();
+        write_checkpoint(&self.layout, &self.worker, &self.queues, index, input).await?;
+        self.log.set_dispatched(dispatched);
+        Ok(())
+    }
+
+    /// Deletes the oldest segment, and what of queues and index pointed into it.
+    ///
+    /// # Errors
+    /// [`ShardError`]; the segment is still there if the log refused.
+    pub async fn delete_oldest(&self) -> Result<SegmentInfo, ShardError> {
+        let gone = self.log.delete_oldest().await?;
+        let log_min = self.log.min_offset();
+        self.queues.trim(log_min).await?;
+        if let Some(index) = &self.index {
+            index.trim(log_min).await?;
+        }
+        Ok(gone)
+    }
+
+    /// Forgets a topic's queues and removes their files. The topic starts over at queue offset 0 when it comes back.
+    ///
+    /// # Errors
+    /// [`ShardError`] if files cannot be removed; the queues are forgotten all the same.
+    pub async fn remove_topic(&self, topic: &str) -> Result<(), ShardError> {
+        self.table.remove(topic);
+        self.queues.remove_topic(topic).await?;
+        Ok(())
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_bytes(&self) -> u64 {
+        self.config.segment_bytes
+    }
+
+    /// Names of all topics that have a queue here.
+    pub fn topics_with_queues(&self) -> Vec<Rc<str>> {
+        self.queues.topics().iter().map(|topic| Rc::from(&**topic)).collect()
+    }
+
+    /// The clean stop: everything written and flushed, dispatched to the end, derived data durable, `abort` removed.
+    ///
+    /// # Errors
+    /// [`ShardError`]; `abort` stays then, and the next start recovers.
+    pub async fn close(&self) -> Result<(), ShardError> {
+        self.log.clone().close().await?;
+        self.dispatch_visible(self.log.visible());
+        let dispatched = self.dispatched.get();
+        let timestamp = self.dispatched_timestamp.get();
+        let input = CheckpointInput {
+            dispatched,
+            physic_timestamp: timestamp,
+            logics_timestamp: timestamp,
+            lock: self.lock.stamp(),
+        };
+        let index = self.index.as_ref();
+        write_checkpoint(&self.layout, &self.worker, &self.queues, index, input).await?;
+        if let Some(index) = index {
+            index.close().await?;
+        }
+        let abort = self.abort.clone();
+        self.worker.run(move || abort.clear()).await??;
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! One shard: a commit log with its consume queues and its index, tied together on one reactor.
+//!
+//! ```text
+//!   put ──► log.append ──► pending ──(written / durable)──► consume queue unit ──► index entry ──► listener.arrived
+//!   get ──► recent units ──► hot blocks ──► slices
+//!              └──────────► files  ──► block cache / device
+//! ```
+//!
+//! A record is *visible* once its level is reached: only then does it enter its queue, the index, and pulls. What was
+//! appended and not yet visible waits in `dispatch`; after a crash it is simply not there.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::index::Index;
+use crate::log::{Log, LogError, ReadHint, Slice};
+use crate::queue::{QueueStore, Unit};
+use crate::state::waiters::WaitQueue;
+use crate::store::{AbortMarker, StoreLayout, StoreLock, Worker};
+
+mod dispatch;
+mod get;
+mod keep;
+mod open;
+mod put;
+mod queue;
+mod redo;
+mod search;
+
+pub use get::{GetLimits, GetResult, GetStatus};
+pub use open::{OpenReport, ShardConfig, ShardError};
+pub use put::{NewMessage, NewRun, PutError, Stored, UnitCode};
+pub use queue::{QUEUE_ID_MAX, Queue};
+pub use search::IndexFound;
+
+use dispatch::Dispatch;
+use queue::QueueTable;
+
+/// What a shard tells its broker, on the reactor, between tasks.
+pub trait ShardListener {
+    /// A message is visible in a queue that pulls have waited on: `max_offset` is the queue's new end.
+    fn arrived(&self, list: WaitQueue, max_offset: i64, tags_code: i64);
+    /// A write or flush has completed or failed, and what it made visible has been dispatched.
+    fn progressed(&self);
+}
+
+/// A shard's store. Lives on one reactor; see the module.
+pub struct Shard {
+    config: ShardConfig,
+    layout: StoreLayout,
+    log: Log,
+    queues: QueueStore,
+    index: Option<Index>,
+    worker: Rc<Worker>,
+    abort: AbortMarker,
+    lock: StoreLock,
+    table: QueueTable,
+    dispatch: RefCell<Dispatch>,
+    /// End of the last dispatched record, and its store time.
+    dispatched: Cell<u64>,
+    dispatched_timestamp: Cell<i64>,
+    last_store_timestamp: Cell<i64>,
+    checkpointing: Cell<bool>,
+    listener: RefCell<Option<Rc<dyn ShardListener>>>,
+    disk_used_percent: Cell<u8>,
+    disk_full: Cell<bool>,
+}
+
+impl Shard {
+    /// Whom to tell. One at a time.
+    pub fn set_listener(&self, listener: Rc<dyn ShardListener>) {
+        *self.listener.borrow_mut() = Some(listener);
+    }
+
+    /// The commit log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Where the store is.
+    pub fn layout(&self) -> &StoreLayout {
+        &self.layout
+    }
+
+    /// Starts writing what was appended, if no write is in flight. Cheap.
+    pub fn kick(&self) {
+        self.log.kick();
+    }
+
+    /// The queue `id` of `topic`, made in memory if it is not there; `None` for an id out of bounds.
+    pub fn queue(&self, topic: &str, id: i32) -> Option<Rc<Queue>> {
+        self.table.get(&self.queues, topic, id)
+    }
+
+    /// The queue if it has a message or a handle to it was given out; never made by asking.
+    pub fn existing_queue(&self, topic: &str, id: i32) -> Option<Rc<Queue>> {
+        if let Some(queue) = self.table.find(topic, id) {
+            return Some(queue);
+        }
+        self.queues.find(topic, id)?;
+        self.queue(topic, id)
+    }
+
+    /// End of what was dispatched: everything before it is in the queues and the index.
+    pub fn dispatched(&self) -> u64 {
+        self.dispatched.get()
+    }
+
+    /// Use of the disk in percent, as last told.
+    pub fn disk_used_percent(&self) -> u8 {
+        self.disk_used_percent.get()
+    }
+
+    /// Whether new messages are to be refused for want of space.
+    pub fn disk_full(&self) -> bool {
+        self.disk_full.get() || self.log.is_disk_full()
+    }
+
+    /// Tells how full the disk is; returns whether it was too full before.
+    pub fn set_disk_used(&self, percent: u8, full: bool) -> bool {
+        self.disk_used_percent.set(percent);
+        self.disk_full.replace(full)
+    }
+
+    /// The unit of a queue offset; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ShardError`] when it cannot be read.
+    pub async fn unit(&self, queue: &Queue, offset: i64) -> Result<Option<Unit>, ShardError> {
+        if offset < queue.min_offset() || offset >= queue.max_offset() {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.queues.recent(queue.units(), offset, 1, |unit| {
+            found = Some(unit);
+            false
+        });
+        if found.is_none() {
+            found = self.queues.read(queue.units(), offset, 1).await?.first().copied();
+        }
+        Ok(found)
+    }
+
+    /// Bytes of the log, from memory if they are there.
+    pub(crate) async fn bytes_at(
+        &self,
+        offset: u64,
+        len: usize,
+        hint: ReadHint,
+    ) -> Result<Slice, LogError> {
+        match self.log.hot(offset, len) {
+            Some(slice) => Ok(slice),
+            None => self.log.read(offset, len, hint).await,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Opening a shard's store: lock, log, queues, index, redo, and only then `abort`.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::Shard;
+use super::dispatch::Dispatch;
+use super::queue::QueueTable;
+use crate::index::{Index, IndexConfig, IndexError, IndexRecovery, IndexReport, load_index};
+use crate::log::{Log, LogConfig, LogError, Opened};
+use crate::queue::{LoadReport, QueueConfig, QueueError, QueueRecovery, QueueStore, load_queues};
+use crate::state::delay::DelayLevels;
+use crate::store::{
+    AbortMarker, DerivedMark, LockStamp, StoreError, StoreLayout, StoreLock, Worker, WorkerGone,
+    create_dir_durable,
+};
+
+/// What stock allows a record above its body limit (4.9.8).
+const RECORD_EXTRA_BYTES: usize = 65_536;
+
+/// What a shard needs to be opened.
+#[derive(Debug, Clone)]
+pub struct ShardConfig {
+    /// The store directory.
+    pub store: PathBuf,
+    /// Shards of the broker, for the store's record of it.
+    pub shards: u32,
+    /// Log settings; its store directory is replaced by `store`.
+    pub log: LogConfig,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes of a consume queue file.
+    pub queue_file_bytes: u64,
+    /// Keep an index by key.
+    pub index: bool,
+    /// Slots and entries of an index file.
+    pub index_slots: u32,
+    /// See `index_slots`.
+    pub index_entries: u32,
+    /// Most bytes of a message body.
+    pub message_bytes_max: usize,
+    /// The delay levels, for deliver times of records that are redone.
+    pub delay_levels: DelayLevels,
+}
+
+impl ShardConfig {
+    /// Most bytes of a whole record.
+    pub fn record_bytes_max(&self) -> usize {
+        self.message_bytes_max.saturating_add(RECORD_EXTRA_BYTES)
+    }
+}
+
+/// Why a shard cannot be opened, kept or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The store's own files.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Consume queues.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// The worker thread.
+    #[error(transparent)]
+    Worker(#[from] WorkerGone),
+    /// The worker thread did not start.
+    #[error("the store's worker thread did not start: {0}: check the limit on threads")]
+    WorkerStart(std::io::Error),
+    /// A record that recovery had accepted cannot be read when derived data is redone.
+    #[error(
+        "the commit log holds no whole record at physical offset {offset}, below its durable end: the log is damaged there; run `ringmq log verify` on the store, restore it from a slave or a backup"
+    )]
+    Redo {
+        /// Where.
+        offset: u64,
+    },
+}
+
+/// What opening found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenReport {
+    /// The log.
+    pub log: Opened,
+    /// The consume queues.
+    pub queues: LoadReport,
+    /// The index.
+    pub index: IndexReport,
+    /// Where the redo of derived data began.
+    pub redo_from: u64,
+    /// Records redone.
+    pub redone_records: u64,
+}
+
+impl Shard {
+    /// Opens, recovering whatever the last run left.
+    ///
+    /// The order matters: the lock before anything is looked at; the log before what is derived from it; queues and index cut
+    /// where the redo begins, so that no unit is trusted that may be torn; `abort` durable before the caller serves.
+    ///
+    /// # Errors
+    /// [`ShardError`]: nothing is served then. Nothing below the log's durable end is ever changed.
+    pub async fn open(config: ShardConfig) -> Result<(Rc<Shard>, OpenReport), ShardError> {
+        let layout = StoreLayout::new(&config.store);
+        create_dir_durable(layout.root())
+            .map_err(|error| StoreError::io("create the directory", layout.root(), error))?;
+        let stamp = LockStamp::read(&layout)?;
+        let lock = StoreLock::acquire(&layout)?;
+        let mark = DerivedMark::load(&layout.derived_mark(), stamp)?;
+        let worker = Rc::new(Worker::start("store").map_err(ShardError::WorkerStart)?);
+
+        let mut log_config = config.log.clone();
+        log_config.store = config.store.clone();
+        log_config.shards = config.shards;
+        log_config.core.segment_size = config.segment_bytes;
+        // The lock's stamp tells better than fingerprints; without any mark of ours nothing is known.
+        let known = layout.derived_mark().exists();
+        log_config.stock_was_here = known.then_some(mark.is_none());
+        let (log, opened) = Log::open(log_config).await?;
+        let end = opened.recovered.end;
+        let mark = mark.filter(|mark| mark.dispatched <= end);
+
+        let queue_config = Self::queue_config(&config, &layout);
+        let recovery = QueueRecovery {
+            log_min: log.min_offset(),
+            cut_at: mark.map_or(end, |mark| mark.dispatched),
+            trusted: mark.is_some(),
+            clean: opened.recovered.clean,
+        };
+        let loaded = {
+            let queue_config = queue_config.clone();
+            worker.run(move || load_queues(&queue_config, &recovery)).await??
+        };
+        let queues_report = loaded.report.clone();
+        let base = match (mark, opened.recovered.redo_from) {
+            (Some(mark), _) => mark.dispatched,
+            (None, Some(redo_from)) => redo_from,
+            // A clean stop of a stock broker: its own rule, the largest end over all queues.
+            (None, None) => u64::try_from(queues_report.max_end_physical).unwrap_or(0),
+        };
+        let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
+        let recovery = IndexRecovery {
+            log_min: log.min_offset(),
+            log_end: end,
+            clean: opened.recovered.clean,
+        };
+        let (index, index_report) = Self::open_index(&config, &layout, &worker, recovery).await?;
+        let wanted = [queues_report.redo_from, index_report.redo_from];
+        let redo_from = wanted.into_iter().flatten().fold(base, u64::min);
+        let redo_from = redo_from.clamp(log.min_offset(), end);
+
+        let shard = Shard {
+            abort: AbortMarker::new(&layout),
+            table: QueueTable::default(),
+            dispatch: RefCell::new(Dispatch::default()),
+            dispatched: Cell::new(end),
+            dispatched_timestamp: Cell::new(0),
+            last_store_timestamp: Cell::new(0),
+            checkpointing: Cell::new(false),
+            listener: RefCell::new(None),
+            disk_used_percent: Cell::new(0),
+            disk_full: Cell::new(false),
+            config,
+            layout,
+            log,
+            queues,
+            index,
+            worker,
+            lock,
+        };
+        let redone = shard.redo(redo_from, end).await?;
+        shard.note_last_store_time(redone.last_timestamp).await;
+        shard.checkpoint().await?;
+        let abort = shard.abort.clone();
+        shard.worker.run(move || abort.set()).await??;
+        let shard = Rc::new(shard);
+        shard.follow_log();
+        let report = OpenReport {
+            log: opened,
+            queues: queues_report,
+            index: index_report,
+            redo_from,
+            redone_records: redone.records,
+        };
+        Ok((shard, report))
+    }
+
+    fn queue_config(config: &ShardConfig, layout: &StoreLayout) -> QueueConfig {
+        let mut queues = QueueConfig::new(layout);
+        queues.file_bytes = config.queue_file_bytes;
+        queues
+    }
+
+    /// The index and where the redo must begin for its sake, if it keeps one.
+    async fn open_index(
+        config: &ShardConfig,
+        layout: &StoreLayout,
+        worker: &Rc<Worker>,
+        recovery: IndexRecovery,
+    ) -> Result<(Option<Index>, IndexReport), ShardError> {
+        if !config.index {
+            return Ok((None, IndexReport::default()));
+        }
+        let mut index = IndexConfig::new(layout);
+        index.slots = config.index_slots;
+        index.entries = config.index_entries;
+        let for_worker = index.clone();
+        let loaded = worker.run(move || load_index(&for_worker, &recovery)).await??;
+        let report = loaded.report.clone();
+        Ok((Some(Index::new(index, Rc::clone(worker), loaded)), report))
+    }
+
+    /// Store times never go backwards, across restarts too: the last record's is where they go on.
+    async fn note_last_store_time(&self, redone: i64) {
+        let mut last = redone;
+        if last == 0 {
+            for queue in self.queues.all() {
+                let at = queue.max_offset() - 1;
+                let Ok(units) = self.queues.read(&queue, at, 1).await else { continue };
+                let Some(unit) = units.first() else { continue };
+                if unit.physical_end() as u64 == self.log.appended() {
+                    last = self.store_time_at(unit.physical_offset).await.unwrap_or(0);
+                    break;
+                }
+            }
+        }
+        self.last_store_timestamp.set(last);
+        self.dispatched_timestamp.set(last);
+    }
+
+    /// From now on what becomes visible is dispatched.
+    fn follow_log(self: &Rc<Self>) {
+        let shard = Rc::downgrade(self);
+        self.log.on_progress(Box::new(move |progress| {
+            let Some(shard) = shard.upgrade() else { return };
+            shard.dispatch_visible(progress.offsets.visible);
+            let listener = shard.listener.borrow().clone();
+            if let Some(listener) = listener {
+                listener.progressed();
+            }
+        }));
+    }
+}

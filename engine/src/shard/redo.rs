@@ -1,0 +1,136 @@
+//! Redoing derived data after a start: every record of the log from a given offset on enters its queue and the index
+//! again. What is there already is skipped by the rules of queue and index, so redoing too much is harmless.
+
+use ringmq_net::record::{
+    BLANK_BYTES_MIN, CheckResult, CheckRule, MAGIC_BLANK, Properties, RecordView, check, decode,
+    index_hash, sys_flag, tags_code,
+};
+
+use super::{Shard, ShardError};
+use crate::log::ReadHint;
+use crate::state::delay::SCHEDULE_TOPIC;
+
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+/// Records between two chances for other tasks.
+const RECORDS_A_TURN: u64 = 2_000;
+
+/// What redoing found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Redone {
+    pub(super) records: u64,
+    /// Store time of the last record; 0 if there was none.
+    pub(super) last_timestamp: i64,
+}
+
+impl Shard {
+    /// Redoes `[from, to)`; `from` is the start of a record or of a segment.
+    pub(super) async fn redo(&self, from: u64, to: u64) -> Result<Redone, ShardError> {
+        let mut redone = Redone::default();
+        let mut at = from;
+        while at < to {
+            let segment_end = self.segment_end(at);
+            let len = (to.min(segment_end) - at).min(READ_BYTES as u64) as usize;
+            let chunk = self.bytes_at(at, len, ReadHint::STREAM).await?;
+            let used = self.redo_chunk(chunk.bytes(), at, &mut redone).await?;
+            at = match used {
+                Used::Bytes(0) => self.redo_long(at, to.min(segment_end), &mut redone).await?,
+                Used::Bytes(bytes) => at + bytes as u64,
+                Used::Blank => segment_end,
+            };
+        }
+        Ok(redone)
+    }
+
+    /// The records that lie whole in `bytes`.
+    async fn redo_chunk(
+        &self,
+        bytes: &[u8],
+        start: u64,
+        redone: &mut Redone,
+    ) -> Result<Used, ShardError> {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= BLANK_BYTES_MIN) {
+            if rest.get(4..8) == Some(&MAGIC_BLANK.to_be_bytes()) {
+                return Ok(Used::Blank);
+            }
+            let Ok(view) = decode(rest) else { break };
+            at += view.total_size();
+            self.redo_record(&view, redone);
+            if redone.records.is_multiple_of(RECORDS_A_TURN) {
+                self.queues.poll();
+                glommio::executor().yield_task_queue_now().await;
+            }
+        }
+        if at == 0 && bytes.len() >= BLANK_BYTES_MIN {
+            // Either a record longer than the chunk, or damage: the size field tells.
+            let size = bytes.first_chunk().map_or(0, |size| i32::from_be_bytes(*size));
+            let longer = usize::try_from(size).is_ok_and(|size| size > bytes.len());
+            if !longer {
+                return Err(ShardError::Redo { offset: start });
+            }
+        }
+        Ok(Used::Bytes(at))
+    }
+
+    /// One record that no chunk holds whole; returns where it ends.
+    async fn redo_long(&self, at: u64, end: u64, redone: &mut Redone) -> Result<u64, ShardError> {
+        let head = self.bytes_at(at, BLANK_BYTES_MIN, ReadHint::EXACT).await?;
+        let size = head.bytes().first_chunk().map_or(0, |size| i32::from_be_bytes(*size));
+        let fits = usize::try_from(size).ok().filter(|size| at + *size as u64 <= end);
+        let Some(size) = fits else { return Err(ShardError::Redo { offset: at }) };
+        let record = self.bytes_at(at, size, ReadHint::EXACT).await?;
+        let good = matches!(check(record.bytes(), at, CheckRule::Stock), CheckResult::Good(_));
+        match decode(record.bytes()) {
+            Ok(view) if good => self.redo_record(&view, redone),
+            _ => return Err(ShardError::Redo { offset: at }),
+        }
+        Ok(at + size as u64)
+    }
+
+    fn redo_record(&self, view: &RecordView<'_>, redone: &mut Redone) {
+        redone.records += 1;
+        redone.last_timestamp = view.store_timestamp();
+        let text = std::str::from_utf8(view.properties()).unwrap_or_default();
+        let known = Properties::new(text).known();
+        let kind = view.sys_flag() & sys_flag::TRANSACTION_MASK;
+        if let Some(index) = &self.index
+            && kind != sys_flag::TRANSACTION_ROLLBACK
+        {
+            for key in known.index_keys() {
+                let hash = index_hash(view.topic(), key);
+                index.put(hash, view.physical_offset(), view.store_timestamp());
+            }
+        }
+        if !matches!(kind, 0 | sys_flag::TRANSACTION_COMMIT) {
+            return;
+        }
+        let delayed = view.topic() == SCHEDULE_TOPIC && known.delay_level() > 0;
+        let code = if delayed {
+            let level = i32::try_from(known.delay_level()).unwrap_or(i32::MAX);
+            self.config.delay_levels.deliver_time_ms(level, view.store_timestamp())
+        } else {
+            tags_code(known.tags)
+        };
+        let units = self.queues.open(view.topic(), view.queue_id());
+        self.queues.append(
+            &units,
+            view.queue_offset(),
+            view.physical_offset(),
+            view.total_size() as i32,
+            code,
+        );
+    }
+
+    fn segment_end(&self, offset: u64) -> u64 {
+        let size = self.config.segment_bytes;
+        offset - offset % size + size
+    }
+}
+
+/// How far a chunk carried.
+enum Used {
+    Bytes(usize),
+    /// The rest of the segment is a BLANK record.
+    Blank,
+}
