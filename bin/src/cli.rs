@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Durability, LogFormat};
+use crate::quick::{SendArgs, TailArgs};
 
 /// A message broker that stock RocketMQ clients use unmodified.
 #[derive(Debug, Parser)]
@@ -28,13 +29,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// A name server and a broker in one process, on the loopback address unless told otherwise.
-    #[command(hide = true)]
     Standalone(StandaloneArgs),
     /// A broker: one reactor per shard, registered at the given name servers.
-    #[command(hide = true)]
     Broker(BrokerArgs),
     /// A name server alone.
     Namesrv(NamesrvArgs),
+    /// Send messages to a topic: each argument, or each line of standard input, is one.
+    Send(SendArgs),
+    /// Print a topic's messages as they come.
+    Tail(TailArgs),
     /// Run every start-up check and measure the disk, then exit.
     Check(CheckArgs),
     /// Look at the log of a store, offline; also of a stock broker's.

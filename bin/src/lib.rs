@@ -4,6 +4,7 @@
 //! [`logging`] takes log lines off the reactors, [`preflight`] checks what the machine offers, [`reactor`] starts one executor per
 //! shard with the metronome and the stall recorder beside them, and [`signals`] asks them to stop. [`process`] is that order in code.
 
+pub mod broker;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -12,5 +13,6 @@ pub mod logging;
 pub mod namesrv;
 pub mod preflight;
 pub mod process;
+pub mod quick;
 pub mod reactor;
 pub mod signals;

@@ -10,6 +10,7 @@ use clap::Parser;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::broker;
 use crate::check;
 use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
@@ -17,6 +18,7 @@ use crate::log_tool::{self, LogToolError};
 use crate::logging::{self, LoggingError};
 use crate::namesrv::{Namesrv, NamesrvConfig};
 use crate::preflight::{self, Outcome};
+use crate::quick;
 use crate::reactor::{Reactor, ReactorError, ReactorOptions, Seat, Stop, spawn_reactors};
 use crate::signals;
 
@@ -44,6 +46,9 @@ pub enum ProcessError {
     /// A reactor did not start, or its work failed.
     #[error(transparent)]
     Reactor(#[from] ReactorError),
+    /// `send` or `tail` ended.
+    #[error(transparent)]
+    Quick(#[from] quick::QuickError),
 }
 
 /// What one reactor is given to do.
@@ -73,6 +78,14 @@ fn run(command: Command) -> Result<ExitCode, ProcessError> {
     let (settings, print_config) = match command {
         Command::Check(args) => return Ok(check::run(&args)?),
         Command::Log(args) => return Ok(log_tool::run(&args)?),
+        Command::Send(args) => {
+            quick::send(&args)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Tail(args) => {
+            quick::tail(&args)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Standalone(args) => {
             (Settings::standalone(&args, Machine::detect())?, args.config.print_config)
         }
@@ -176,7 +189,7 @@ async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
         None => None,
     };
     let outcome = match &duty.shard {
-        Some(_) => serve_shard(&reactor, &duty).await,
+        Some(plan) => serve_shard(&reactor, &duty, plan).await,
         None => {
             reactor.stopping.raised().await;
             Ok(())
@@ -198,7 +211,6 @@ async fn start_namesrv(plan: &NamesrvPlan, connections_max: u64) -> Result<Names
 }
 
 /// The life of one shard.
-async fn serve_shard(reactor: &Reactor, _duty: &Duty) -> Result<(), String> {
-    reactor.stopping.raised().await;
-    Ok(())
+async fn serve_shard(reactor: &Reactor, duty: &Duty, plan: &ShardPlan) -> Result<(), String> {
+    broker::run_shard(reactor, &duty.settings, plan, duty.connections_max).await
 }

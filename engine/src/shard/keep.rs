@@ -29,19 +29,27 @@ impl Shard {
     }
 
     async fn checkpoint_now(&self) -> Result<(), ShardError> {
-        let dispatched = self.dispatched.get();
+        let input = self.checkpoint_input();
+        // A stock broker that takes over believes the times: what they cover must be durable in the log first.
+        self.log.flushed(input.dispatched).await?;
+        self.write_checkpoint(input).await
+    }
+
+    /// What can be claimed now: all of it belongs to one moment.
+    fn checkpoint_input(&self) -> CheckpointInput {
         let timestamp = self.dispatched_timestamp.get();
-        // A stock broker that takes over believes these times: what they cover must be durable in the log first.
-        self.log.flushed(dispatched).await?;
-        let input = CheckpointInput {
-            dispatched,
+        CheckpointInput {
+            dispatched: self.dispatched.get(),
+            queues: self.queues.digest(),
             physic_timestamp: timestamp,
             logics_timestamp: timestamp,
             lock: self.lock.stamp(),
-        };
+        }
+    }
+
+    async fn write_checkpoint(&self, input: CheckpointInput) -> Result<(), ShardError> {
         let index = self.index.as_ref();
         write_checkpoint(&self.layout, &self.worker, &self.queues, index, input).await?;
-        self.log.set_dispatched(dispatched);
         Ok(())
     }
 
@@ -86,17 +94,8 @@ impl Shard {
     pub async fn close(&self) -> Result<(), ShardError> {
         self.log.clone().close().await?;
         self.dispatch_visible(self.log.visible());
-        let dispatched = self.dispatched.get();
-        let timestamp = self.dispatched_timestamp.get();
-        let input = CheckpointInput {
-            dispatched,
-            physic_timestamp: timestamp,
-            logics_timestamp: timestamp,
-            lock: self.lock.stamp(),
-        };
-        let index = self.index.as_ref();
-        write_checkpoint(&self.layout, &self.worker, &self.queues, index, input).await?;
-        if let Some(index) = index {
+        self.write_checkpoint(self.checkpoint_input()).await?;
+        if let Some(index) = &self.index {
             index.close().await?;
         }
         let abort = self.abort.clone();

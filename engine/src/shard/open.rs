@@ -8,7 +8,7 @@ use super::Shard;
 use super::dispatch::Dispatch;
 use super::queue::QueueTable;
 use crate::index::{Index, IndexConfig, IndexError, IndexRecovery, IndexReport, load_index};
-use crate::log::{Log, LogConfig, LogError, Opened};
+use crate::log::{LockStamps, Log, LogConfig, LogError, Opened};
 use crate::queue::{LoadReport, QueueConfig, QueueError, QueueRecovery, QueueStore, load_queues};
 use crate::state::delay::DelayLevels;
 use crate::store::{
@@ -118,9 +118,8 @@ impl Shard {
         log_config.store = config.store.clone();
         log_config.shards = config.shards;
         log_config.core.segment_size = config.segment_bytes;
-        // The lock's stamp tells better than fingerprints; without any mark of ours nothing is known.
-        let known = layout.derived_mark().exists();
-        log_config.stock_was_here = known.then_some(mark.is_none());
+        log_config.lock = Some(LockStamps { before: stamp, now: lock.stamp() });
+        log_config.dispatched = mark.map(|mark| mark.dispatched);
         let (log, opened) = Log::open(log_config).await?;
         let end = opened.recovered.end;
         let mark = mark.filter(|mark| mark.dispatched <= end);
@@ -129,6 +128,7 @@ impl Shard {
         let recovery = QueueRecovery {
             log_min: log.min_offset(),
             cut_at: mark.map_or(end, |mark| mark.dispatched),
+            digest: mark.map(|mark| mark.queues),
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
         };

@@ -1,0 +1,164 @@
+//! Sends that wait for their durability level, and the answers they get.
+//!
+//! One queue per shard, in log order, so that a completed write answers everything it covers from the front: no
+//! task, no timer and no allocation per send.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use ringmq_net::code::response;
+use ringmq_net::frame::SerializeType;
+use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
+use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
+use ringmq_net::server::Conn;
+
+/// How far a send has come. Told to every producer as ext field `ackLevel`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// In this process's memory: lost when it dies.
+    Memory,
+    /// Completed write into blocks that exist on the device: survives the process and the kernel.
+    Write,
+    /// The device's cache was flushed: survives power loss.
+    Sync,
+}
+
+impl Level {
+    /// The text of `ackLevel`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Memory => "memory",
+            Level::Write => "write",
+            Level::Sync => "sync",
+        }
+    }
+}
+
+/// What an answer needs besides the level.
+pub(super) struct Ack {
+    /// Physical offset behind the last record of the send.
+    pub(super) end: u64,
+    /// Who asked.
+    pub(super) conn: Rc<Conn>,
+    /// The request's opaque.
+    pub(super) opaque: i32,
+    /// The request's serialization.
+    pub(super) serialize: SerializeType,
+    /// The queue id that was asked for or chosen.
+    pub(super) queue_id: i32,
+    /// The first message's queue offset.
+    pub(super) queue_offset: i64,
+    /// The first message's physical offset.
+    pub(super) physical_offset: u64,
+    /// The joined message ids of a batch; `None` for one message.
+    pub(super) batch_ids: Option<Box<str>>,
+    /// When to give up waiting, milliseconds of the reactor's clock.
+    pub(super) deadline_ms: i64,
+}
+
+/// The sends that wait, and what every answer repeats.
+pub(super) struct Acks {
+    waiting: RefCell<VecDeque<Ack>>,
+    store_host: SocketAddr,
+    region: String,
+    trace_on: bool,
+}
+
+impl Acks {
+    /// Nothing waits. `store_host` is the address inside message ids.
+    pub(super) fn new(store_host: SocketAddr, region: String, trace_on: bool) -> Self {
+        Acks { waiting: RefCell::default(), store_host, region, trace_on }
+    }
+
+    /// How many sends wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Waits until the log has come to `ack.end`.
+    pub(super) fn wait(&self, ack: Ack) {
+        self.waiting.borrow_mut().push_back(ack);
+    }
+
+    /// Answers success to all that end at or before `reached`; returns how many.
+    pub(super) fn release(&self, reached: u64, level: Level) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        let mut released = 0;
+        while waiting.front().is_some_and(|ack| ack.end <= reached) {
+            let Some(ack) = waiting.pop_front() else { break };
+            self.answer(&ack, response::SUCCESS, None, level);
+            released += 1;
+        }
+        released
+    }
+
+    /// Answers FLUSH_DISK_TIMEOUT to all that have waited too long, with the level that was reached: the messages are
+    /// in the log, as far as that level goes.
+    pub(super) fn expire(&self, now_ms: i64, written: u64) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        let mut expired = 0;
+        while waiting.front().is_some_and(|ack| ack.deadline_ms <= now_ms) {
+            let Some(ack) = waiting.pop_front() else { break };
+            let level = if ack.end <= written { Level::Write } else { Level::Memory };
+            self.answer(&ack, response::FLUSH_DISK_TIMEOUT, None, level);
+            expired += 1;
+        }
+        expired
+    }
+
+    /// The log has failed: what waits is answered now. A message that was written but not flushed is stored at level
+    /// `write` (10); one that was not written is refused (14), so that a producer tries another broker.
+    pub(super) fn fail(&self, written: u64, why: &str) {
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(ack) = waiting.pop_front() {
+            if ack.end <= written {
+                self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
+            } else {
+                let ext = [
+                    ("MSG_REGION", ExtValue::Str(&self.region)),
+                    ("TRACE_ON", ExtValue::Bool(self.trace_on)),
+                ];
+                let head = ReplyHead {
+                    serialize: ack.serialize,
+                    opaque: ack.opaque,
+                    code: response::SERVICE_NOT_AVAILABLE,
+                    remark: Some(why),
+                    ext: Some(&ext),
+                };
+                ack.conn.push(|out| encode_reply(out, &head, 0));
+            }
+        }
+    }
+
+    /// Encodes one answer of a stored send into the connection's gather buffer.
+    pub(super) fn answer(&self, ack: &Ack, code: i32, remark: Option<&str>, level: Level) {
+        let mut id = [0; MESSAGE_ID_CHARS_MAX];
+        let id = match &ack.batch_ids {
+            Some(ids) => ids,
+            None => OffsetMessageId {
+                store_host: self.store_host,
+                physical_offset: ack.physical_offset,
+            }
+            .write(&mut id),
+        };
+        let ext = [
+            ("queueId", ExtValue::I64(i64::from(ack.queue_id))),
+            ("TRACE_ON", ExtValue::Bool(self.trace_on)),
+            ("MSG_REGION", ExtValue::Str(&self.region)),
+            ("msgId", ExtValue::Str(id)),
+            ("queueOffset", ExtValue::I64(ack.queue_offset)),
+            ("ackLevel", ExtValue::Str(level.name())),
+            ("ackReplicas", ExtValue::I64(0)),
+        ];
+        let head = ReplyHead {
+            serialize: ack.serialize,
+            opaque: ack.opaque,
+            code,
+            remark,
+            ext: Some(&ext),
+        };
+        ack.conn.push(|out| encode_reply(out, &head, 0));
+    }
+}

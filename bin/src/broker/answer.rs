@@ -1,0 +1,123 @@
+//! Answers given after the request's frame is gone: by tasks that had to read or wait.
+
+use std::rc::Rc;
+
+use ringmq_engine::log::Slice;
+use ringmq_net::code::response;
+use ringmq_net::frame::SerializeType;
+use ringmq_net::header::HeaderView;
+use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
+use ringmq_net::server::Conn;
+
+use super::{Broker, Refusal};
+
+/// Slow tasks that may run at once on one shard; beyond it a client is told to try again.
+const SLOW_TASKS_MAX: usize = 1024;
+
+/// Whom a task answers. Gives exactly one answer, or none to a one-way request.
+pub(super) struct Answer {
+    conn: Rc<Conn>,
+    serialize: SerializeType,
+    opaque: i32,
+    oneway: bool,
+}
+
+impl Answer {
+    pub(super) fn to(conn: &Rc<Conn>, view: &HeaderView<'_>) -> Self {
+        Answer {
+            conn: Rc::clone(conn),
+            serialize: view.serialize(),
+            opaque: view.opaque(),
+            oneway: view.is_oneway(),
+        }
+    }
+
+    /// Success without fields.
+    pub(super) fn done(&self) {
+        self.ext(&[]);
+    }
+
+    /// Success with ext fields.
+    pub(super) fn ext(&self, ext: &[(&str, ExtValue<'_>)]) {
+        self.ext_and_body(ext, &[]);
+    }
+
+    /// Success with a body.
+    pub(super) fn body(&self, body: &[u8]) {
+        self.ext_and_body(&[], body);
+    }
+
+    /// Success with ext fields and a body.
+    pub(super) fn ext_and_body(&self, ext: &[(&str, ExtValue<'_>)], body: &[u8]) {
+        if self.oneway {
+            return;
+        }
+        let head = self.head(response::SUCCESS, Some(ext));
+        self.conn.push(|out| {
+            encode_reply(out, &head, body.len());
+            out.extend_from_slice(body);
+        });
+    }
+
+    /// Success with one record as the body, not copied.
+    pub(super) fn record(&self, record: &Slice) {
+        if self.oneway {
+            return;
+        }
+        let head = self.head(response::SUCCESS, Some(&[]));
+        self.conn.push(|out| encode_reply(out, &head, record.bytes().len()));
+        self.conn.push_shared(Rc::clone(&record.owner), record.range.clone());
+    }
+
+    /// Another code than success.
+    pub(super) fn refuse(&self, refusal: &Refusal) {
+        self.refuse_with(refusal, &[]);
+    }
+
+    /// Another code than success, with ext fields.
+    pub(super) fn refuse_with(&self, refusal: &Refusal, ext: &[(&str, ExtValue<'_>)]) {
+        if !self.oneway {
+            refusal.reply_with(&self.conn, self.serialize, self.opaque, Some(ext));
+        }
+    }
+
+    fn head<'a>(&self, code: i32, ext: Option<&'a [(&'a str, ExtValue<'a>)]>) -> ReplyHead<'a> {
+        ReplyHead { serialize: self.serialize, opaque: self.opaque, code, remark: None, ext }
+    }
+}
+
+impl Broker {
+    /// Runs `work` as a task of its own. It must answer the client itself.
+    pub(super) fn spawn_slow(
+        self: &Rc<Self>,
+        work: impl AsyncFnOnce(Rc<Broker>) + 'static,
+    ) -> Result<(), Refusal> {
+        if self.slow_tasks.get() >= SLOW_TASKS_MAX {
+            self.stats_busy();
+            return Err(Refusal::new(
+                response::SYSTEM_BUSY,
+                "[OVERLOAD]system busy, start flow control for a while",
+            ));
+        }
+        self.slow_tasks.set(self.slow_tasks.get() + 1);
+        let broker = Rc::clone(self);
+        glommio::spawn_local(async move {
+            work(Rc::clone(&broker)).await;
+            broker.slow_tasks.set(broker.slow_tasks.get() - 1);
+            broker.run_released();
+        })
+        .detach();
+        Ok(())
+    }
+
+    /// [`Broker::spawn_slow`] with the means to answer.
+    pub(super) fn answer_slowly(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+        work: impl AsyncFnOnce(Rc<Broker>, &Answer) + 'static,
+    ) -> Result<(), Refusal> {
+        let answer = Answer::to(conn, view);
+        self.spawn_slow(async move |broker: Rc<Broker>| work(broker, &answer).await)
+    }
+}

@@ -1,0 +1,125 @@
+//! The broker's configuration files: read once at start, saved when they have changed.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringmq_engine::state::delay::DelayOffsets;
+use ringmq_engine::state::groups::{self, GroupRules, GroupTable};
+use ringmq_engine::state::json_file::load_to_serve;
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
+use ringmq_engine::state::topics::{self, TopicRules, TopicTable};
+use ringmq_engine::state::{DELAY_FILE, GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE};
+use ringmq_engine::store::StoreLayout;
+
+use super::{Broker, BrokerConfig, TopicSlot};
+
+/// How often changed files are saved. Stock saves offsets every 5 s and topics at once; all of ours are cheap and coalesced.
+pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Saves of offsets: every so many rounds of [`SAVE_EVERY`] (5 s, as stock).
+const OFFSET_ROUNDS: u64 = 5;
+/// The same for delay offsets (10 s, as stock).
+const DELAY_ROUNDS: u64 = 10;
+/// How long a stopping broker waits for its files.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where the files are.
+#[derive(Debug, Clone)]
+pub(super) struct Paths {
+    topics: PathBuf,
+    groups: PathBuf,
+    offsets: PathBuf,
+    delay: PathBuf,
+}
+
+impl Paths {
+    pub(super) fn new(layout: &StoreLayout) -> Self {
+        let dir = layout.config();
+        Paths {
+            topics: dir.join(TOPICS_FILE),
+            groups: dir.join(GROUPS_FILE),
+            offsets: dir.join(OFFSETS_FILE),
+            delay: dir.join(DELAY_FILE),
+        }
+    }
+}
+
+/// What the files held.
+pub(super) struct Tables {
+    pub(super) topics: TopicTable<TopicSlot>,
+    pub(super) groups: GroupTable,
+    pub(super) offsets: OffsetTable,
+    pub(super) delay: DelayOffsets,
+}
+
+impl Tables {
+    /// Reads all files. Blocks; the broker does not serve yet.
+    ///
+    /// # Errors
+    /// One line for a file that is there and cannot be used, nor its backup: an offset is never forgotten in silence.
+    pub(super) fn load(paths: &Paths, config: &BrokerConfig, now_ms: i64) -> Result<Self, String> {
+        let mut topics: TopicTable<TopicSlot> = TopicTable::new(
+            TopicRules {
+                auto_create: config.auto_create_topics,
+                auto_create_queues: config.topic_queues,
+                ..TopicRules::new(&config.cluster, &config.name)
+            },
+            now_ms,
+        );
+        let mut groups = GroupTable::new(
+            GroupRules { auto_create: config.auto_create_groups, ..GroupRules::default() },
+            now_ms,
+        );
+        let text = |error: ringmq_engine::state::json_file::ConfigFileError| error.to_string();
+        if let Some(table) =
+            load_to_serve(&paths.topics, topics::parse_file).map_err(text)?.into_value()
+        {
+            topics.load(&table);
+        }
+        if let Some(table) =
+            load_to_serve(&paths.groups, groups::parse_file).map_err(text)?.into_value()
+        {
+            groups.load(table);
+        }
+        let offsets =
+            load_to_serve(&paths.offsets, |bytes| OffsetTable::from_json(bytes, ENTRIES_MAX))
+                .map_err(text)?
+                .into_value()
+                .unwrap_or_default();
+        let delay = load_to_serve(&paths.delay, DelayOffsets::from_json)
+            .map_err(text)?
+            .into_value()
+            .unwrap_or_default();
+        Ok(Tables { topics, groups, offsets, delay })
+    }
+}
+
+impl Broker {
+    /// Hands the files that have changed to the saver.
+    pub(super) fn save_changed(self: &Rc<Self>) {
+        let round = self.save_rounds.get() + 1;
+        self.save_rounds.set(round);
+        self.save(round.is_multiple_of(OFFSET_ROUNDS), round.is_multiple_of(DELAY_ROUNDS));
+    }
+
+    fn save(&self, offsets: bool, delay: bool) {
+        if self.topics.borrow_mut().take_dirty() {
+            self.saver.save(&self.paths.topics, self.topics.borrow().to_file());
+        }
+        if self.groups.borrow_mut().take_dirty() {
+            self.saver.save(&self.paths.groups, self.groups.borrow().to_file());
+        }
+        if offsets && self.offsets.borrow_mut().take_dirty() {
+            self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
+        }
+        if delay && self.delay_offsets.borrow_mut().take_dirty() {
+            self.saver.save(&self.paths.delay, self.delay_offsets.borrow().to_file());
+        }
+    }
+
+    /// The last save, waited for. Blocks briefly; nothing is served any more.
+    pub(super) fn save_all(&self) -> Result<(), String> {
+        self.save(true, true);
+        self.saver.flush(FLUSH_TIMEOUT).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,376 @@
+//! A shard's life: open the store, serve, stop.
+//!
+//! ```text
+//! lock ─ open and recover ─ load configuration ─ listen ─ register ─ serve
+//!   … SIGTERM ─ leave the name servers ─ serve on for a while ─ refuse sends, release pulls ─ answer what waits
+//!     ─ close connections ─ save configuration ─ flush, dispatch to the end, checkpoint ─ remove `abort`
+//! ```
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use glommio::Task;
+use glommio::timer::Timer;
+use ringmq_engine::shard::{OpenReport, Shard, ShardListener};
+use ringmq_engine::state::clients::Clients;
+use ringmq_engine::state::delay::SCHEDULE_TOPIC;
+use ringmq_engine::state::locks::QueueLocks;
+use ringmq_engine::state::offsets::OffsetTable;
+use ringmq_engine::state::saver::ConfigSaver;
+use ringmq_engine::state::waiters::{SCAN_INTERVAL_MS, WaitQueue, Waiters};
+use ringmq_net::record::PropertiesRewriter;
+use ringmq_net::server::{Listen, PortKind, Server, ServerConfig};
+
+use super::ack::{Acks, Level};
+use super::clock::Clock;
+use super::files::{Paths, Tables};
+use super::rare_log::RareLog;
+use super::registration::Registrations;
+use super::service::BrokerService;
+use super::signal::Signal;
+use super::stats::Stats;
+use super::tunables::Tunables;
+use super::{Broker, BrokerConfig, Phase};
+use crate::config::{Settings, ShardPlan};
+use crate::reactor::{Label, Reactor, doing};
+
+static OPENING: Label = Label("opening the store");
+static DISPATCHING: Label = Label("dispatching visible messages");
+
+/// How often overdue sends are looked for. Their timeout is seconds, so this is close enough.
+const ACK_SCAN: Duration = Duration::from_millis(50);
+/// How often batches of derived data are looked after.
+const POLL: Duration = Duration::from_millis(100);
+/// How often derived data is made durable while something was dispatched: bounds what a start redoes.
+const CHECKPOINT: Duration = Duration::from_secs(20);
+/// How often client registrations are checked for age (stock 4.9.8).
+const CLIENT_SCAN: Duration = Duration::from_secs(10);
+/// How long a stopping broker waits for sends that were accepted.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How long a stopping broker waits for replies to leave.
+const DRAIN_WAIT: Duration = Duration::from_millis(500);
+
+/// Runs one shard's broker on the current reactor until it is told to stop.
+///
+/// # Errors
+/// One line that says what could not be opened, listened to or closed, and what to do.
+pub async fn run_shard(
+    reactor: &Reactor,
+    settings: &Settings,
+    plan: &ShardPlan,
+    connections_max: u64,
+) -> Result<(), String> {
+    let config = BrokerConfig::new(settings, plan)?;
+    let opening = doing(&OPENING);
+    let broker = Broker::open(config, settings).await?;
+    drop(opening);
+    let server = broker.listen(settings, connections_max)?;
+    let tasks = broker.start_tasks();
+    tracing::info!(
+        broker = %broker.config.name,
+        address = %broker.config.store_host,
+        listen = %broker.config.listen,
+        level = broker.config.level.name(),
+        "shard is ready"
+    );
+    reactor.stopping.raised().await;
+    broker.stop(&server, tasks, Duration::from_millis(settings.config.drain.serve_ms)).await
+}
+
+impl Broker {
+    /// Opens the store and reads the configuration.
+    async fn open(config: BrokerConfig, settings: &Settings) -> Result<Rc<Broker>, String> {
+        let clock = Clock::new();
+        let (shard, report) =
+            Shard::open(config.shard(settings)).await.map_err(|error| error.to_string())?;
+        log_opened(&config.name, &report);
+        let paths = Paths::new(shard.layout());
+        let now_ms = clock.now_ms();
+        let mut tables = Tables::load(&paths, &config, now_ms)?;
+        let moved = tables.delay.clamp(|queue| {
+            let queue = shard.existing_queue(SCHEDULE_TOPIC, queue);
+            queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()))
+        });
+        for moved in moved {
+            tracing::warn!(
+                level = moved.level,
+                stored = moved.stored,
+                used = moved.used,
+                "the delay offset lay outside of its queue and was moved to its nearest end"
+            );
+        }
+        audit_offsets(&tables.offsets, &shard);
+        let mut waiters = Waiters::new(config.waiting_pulls_max);
+        let delay_list = waiters.add_queue();
+        let saver = ConfigSaver::start().map_err(|error| error.to_string())?;
+        let broker = Rc::new(Broker {
+            tunables: RefCell::new(Tunables::new(config.retention.clone())),
+            shard: Rc::clone(&shard),
+            server: OnceCell::new(),
+            phase: Cell::new(Phase::Serving),
+            leaving: Cell::new(false),
+            topics: RefCell::new(tables.topics),
+            groups: RefCell::new(tables.groups),
+            offsets: RefCell::new(tables.offsets),
+            clients: RefCell::new(Clients::new()),
+            locks: RefCell::new(QueueLocks::default()),
+            delay_levels: config.delay_levels.clone(),
+            delay_offsets: RefCell::new(tables.delay),
+            waiters: RefCell::new(waiters),
+            woken: RefCell::default(),
+            acks: Acks::new(config.store_host, config.region.clone(), config.trace_on),
+            stats: Stats::new(&config.cluster, now_ms),
+            rewriter: RefCell::new(PropertiesRewriter::new()),
+            batch_texts: RefCell::default(),
+            slow_tasks: Cell::new(0),
+            next_random: Cell::new((now_ms as u64) | 1),
+            next_opaque: Cell::new(0),
+            rare_log: RareLog::default(),
+            waiters_changed: Signal::default(),
+            delay_list,
+            delay_arrived: Signal::default(),
+            progressed: Signal::default(),
+            retention_asked: Signal::default(),
+            manual_rounds: Cell::new(0),
+            config_changes: Cell::new(0),
+            config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
+            registrations: Registrations::new(&config.namesrv_addrs),
+            saver,
+            paths,
+            save_rounds: Cell::new(0),
+            clock,
+            config,
+        });
+        shard.set_listener(Rc::new(Listener(Rc::downgrade(&broker))));
+        Ok(broker)
+    }
+
+    /// Makes derived data durable every now and then.
+    async fn checkpoint_again_and_again(self: Rc<Self>) {
+        let mut covered = self.shard.dispatched();
+        while !self.stopped() {
+            Timer::new(CHECKPOINT).await;
+            let dispatched = self.shard.dispatched();
+            if dispatched == covered {
+                continue;
+            }
+            match self.shard.checkpoint().await {
+                Ok(()) => covered = dispatched,
+                Err(error) => self.rare_log.error("checkpoint", &error),
+            }
+        }
+    }
+
+    fn listen(
+        self: &Rc<Self>,
+        settings: &Settings,
+        connections_max: u64,
+    ) -> Result<Rc<Server>, String> {
+        let limits = &settings.config.limits;
+        let mut config = ServerConfig::new(self.config.listen);
+        config.listen.push(Listen { addr: self.config.vip, port: PortKind::Vip });
+        config.conns_max = usize::try_from(connections_max).unwrap_or(usize::MAX);
+        config.out_bytes_max = usize::try_from(limits.connection_out_bytes).unwrap_or(usize::MAX);
+        config.idle = Duration::from_millis(limits.connection_idle_ms);
+        config.frame_bytes_max = usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX);
+        let service = Rc::new(BrokerService(Rc::clone(self)));
+        let server = Server::bind(config, service).map_err(|error| error.to_string())?;
+        if self.server.set(Rc::clone(&server)).is_err() {
+            return Err("a shard listens once".to_owned());
+        }
+        Ok(server)
+    }
+
+    fn start_tasks(self: &Rc<Self>) -> Vec<Task<()>> {
+        let mut tasks = vec![
+            glommio::spawn_local(Rc::clone(self).deliver_delayed()),
+            glommio::spawn_local(Rc::clone(self).expire_waiting()),
+            self.every(ACK_SCAN, Broker::expire_acks),
+            self.every(Duration::from_millis(SCAN_INTERVAL_MS as u64), Broker::scan_waiting),
+            self.every(CLIENT_SCAN, Broker::scan_clients),
+            self.every(Duration::from_secs(1), Broker::tick_stats),
+            self.every(super::files::SAVE_EVERY, Broker::save_changed),
+            glommio::spawn_local(Rc::clone(self).retain()),
+            self.every(POLL, |broker| broker.shard.poll()),
+            glommio::spawn_local(Rc::clone(self).checkpoint_again_and_again()),
+        ];
+        tasks.extend(self.start_registrations());
+        tasks
+    }
+
+    /// A task that does something again and again until the broker stops.
+    fn every(self: &Rc<Self>, period: Duration, work: impl Fn(&Rc<Broker>) + 'static) -> Task<()> {
+        let broker = Rc::clone(self);
+        glommio::spawn_local(async move {
+            while !broker.stopped() {
+                Timer::new(period).await;
+                work(&broker);
+            }
+        })
+    }
+
+    fn expire_acks(self: &Rc<Self>) {
+        let now_ms = self.clock.monotonic_ms();
+        if self.acks.expire(now_ms, self.shard.log().written()) > 0 {
+            self.flush_replies();
+        }
+    }
+
+    /// Selective pulls that are behind their queue are answered although nothing matched.
+    fn scan_waiting(self: &Rc<Self>) {
+        let mut woken = std::mem::take(&mut *self.woken.borrow_mut());
+        self.waiters.borrow_mut().scan(|_, pull| self.max_offset_of(pull), &mut woken);
+        self.woken.borrow_mut().append(&mut woken);
+        self.run_released();
+        self.flush_replies();
+    }
+
+    /// Answers each waiting pull at its own deadline.
+    async fn expire_waiting(self: Rc<Self>) {
+        while !self.stopped() {
+            let now_ms = self.clock.monotonic_ms();
+            let next = self.waiters.borrow_mut().next_deadline_ms();
+            match next {
+                None => self.waiters_changed.wait().await,
+                Some(deadline_ms) if deadline_ms > now_ms => {
+                    let wait = Duration::from_millis((deadline_ms - now_ms) as u64);
+                    self.waiters_changed.wait_at_most(wait).await;
+                }
+                Some(_) => {
+                    let mut woken = Vec::new();
+                    self.waiters.borrow_mut().expire(now_ms, &mut woken);
+                    self.run_woken(&mut woken);
+                    self.run_released();
+                    self.flush_replies();
+                }
+            }
+        }
+    }
+
+    /// Sends what was queued outside of a connection's turn.
+    pub(super) fn flush_replies(&self) {
+        if let Some(server) = self.server.get() {
+            server.flush_dirty();
+        }
+    }
+
+    async fn stop(
+        self: &Rc<Self>,
+        server: &Rc<Server>,
+        tasks: Vec<Task<()>>,
+        serve: Duration,
+    ) -> Result<(), String> {
+        tracing::info!(broker = %self.config.name, "stopping: leaving the name servers");
+        self.unregister().await;
+        Timer::new(serve).await;
+        self.phase.set(Phase::Refusing);
+        let mut woken = Vec::new();
+        self.waiters.borrow_mut().release_all(&mut woken);
+        self.run_woken(&mut woken);
+        self.flush_replies();
+        self.answer_waiting_sends().await;
+        server.drain(DRAIN_WAIT).await;
+        self.phase.set(Phase::Stopped);
+        self.wake_tasks();
+        for task in tasks {
+            task.cancel().await;
+        }
+        self.save_all()?;
+        self.shard.close().await.map_err(|error| error.to_string())?;
+        tracing::info!(broker = %self.config.name, "stopped");
+        Ok(())
+    }
+
+    /// Waits until every accepted send is answered, within bounds.
+    async fn answer_waiting_sends(&self) {
+        let deadline = self.clock.monotonic_ms() + ANSWER_WAIT.as_millis() as i64;
+        while (self.acks.waiting() > 0 || self.slow_tasks.get() > 0)
+            && self.clock.monotonic_ms() < deadline
+        {
+            self.shard.kick();
+            self.progressed.wait_at_most(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn wake_tasks(&self) {
+        self.waiters_changed.raise();
+        self.delay_arrived.raise();
+    }
+}
+
+fn log_opened(name: &str, report: &OpenReport) {
+    let recovered = &report.log.recovered;
+    tracing::info!(
+        broker = name,
+        clean = recovered.clean,
+        stock_was_here = report.log.stock_was_here,
+        end = recovered.end,
+        scanned_bytes = recovered.scanned_bytes,
+        redone_records = report.redone_records,
+        "store opened"
+    );
+    if let Some(why) = &recovered.cut_reason {
+        tracing::warn!(
+            broker = name,
+            at = recovered.end,
+            zeroed = recovered.zeroed_bytes,
+            "the log was cut: {why}"
+        );
+    }
+    for repair in report.log.repairs.iter().chain(&report.queues.repairs) {
+        tracing::warn!(broker = name, "repaired: {repair}");
+    }
+}
+
+/// Says which stored offsets lie outside of their queues. They are kept as they are: a consumer is told where its queue
+/// begins and ends when it pulls, and nothing is reset in silence.
+fn audit_offsets(offsets: &OffsetTable, shard: &Shard) {
+    let outside = offsets.audit(|topic, id| {
+        let queue = shard.existing_queue(topic, id)?;
+        Some((queue.min_offset(), queue.max_offset()))
+    });
+    for outside in outside {
+        tracing::warn!(
+            group = outside.group,
+            topic = outside.topic,
+            queue = outside.queue_id,
+            offset = outside.offset,
+            min = outside.min,
+            max = outside.max,
+            "a stored consumer offset lies outside of its queue: kept as it is"
+        );
+    }
+}
+
+/// What the store tells the broker.
+struct Listener(std::rc::Weak<Broker>);
+
+impl ShardListener for Listener {
+    fn arrived(&self, list: WaitQueue, max_offset: i64, tags_code: i64) {
+        let Some(broker) = self.0.upgrade() else { return };
+        if list == broker.delay_list {
+            broker.delay_arrived.raise();
+            return;
+        }
+        let mut woken = broker.woken.borrow_mut();
+        broker.waiters.borrow_mut().wake(list, max_offset, tags_code, &mut woken);
+    }
+
+    fn progressed(&self) {
+        let Some(broker) = self.0.upgrade() else { return };
+        let _doing = doing(&DISPATCHING);
+        let log = broker.shard.log();
+        let level = broker.config.level;
+        let reached = if level == Level::Sync { log.durable() } else { log.written() };
+        broker.acks.release(reached, level);
+        if let Some(failure) = log.failed() {
+            let why = failure.to_string();
+            broker.acks.fail(log.written(), &why);
+            broker.rare_log.error("commit log", &why);
+        }
+        broker.run_released();
+        broker.flush_replies();
+        broker.progressed.raise();
+    }
+}

@@ -1,0 +1,316 @@
+//! One shard's broker: everything between a client's connection and the store.
+//!
+//! A broker lives on one reactor and owns all of its parts; nothing here is shared between threads. Requests are handled
+//! synchronously in [`service`]: a send is appended and left in [`ack`] until a write covers it, a pull is answered from
+//! memory, waits, or goes to the device in a task. Work that is not a request runs in a few long-lived tasks started by
+//! [`lifecycle`]: delivery of delayed messages, registration at name servers, saving of configuration, retention.
+//!
+//! | module | requests |
+//! |---|---|
+//! | [`send`], [`send_back`] | 10, 310, 320, 36 |
+//! | [`pull`] | 11, 361 |
+//! | [`offsets`] | 14, 15, 29, 30, 31, 32 |
+//! | [`clients`] | 34, 35, 38, 41, 42, 46 and what the broker sends to clients |
+//! | [`query`] | 12, 33 |
+//! | [`admin`] | everything else |
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use ringmq_engine::log::Slice;
+use ringmq_engine::shard::{Queue, Shard, ShardError};
+use ringmq_engine::state::clients::Clients;
+use ringmq_engine::state::delay::{DelayLevels, DelayOffsets, SCHEDULE_TOPIC};
+use ringmq_engine::state::groups::GroupTable;
+use ringmq_engine::state::locks::QueueLocks;
+use ringmq_engine::state::offsets::OffsetTable;
+use ringmq_engine::state::saver::ConfigSaver;
+use ringmq_engine::state::topics::{PERM_READ, PERM_WRITE, Topic, TopicTable};
+use ringmq_engine::state::waiters::{WaitQueue, Waiters};
+use ringmq_net::body::SubscriptionGroupConfig;
+use ringmq_net::code::response;
+use ringmq_net::record::PropertiesRewriter;
+use ringmq_net::server::Server;
+
+mod ack;
+mod admin;
+mod answer;
+mod clients;
+mod clock;
+mod config;
+mod delay;
+mod files;
+mod lifecycle;
+mod offsets;
+mod pull;
+mod query;
+mod rare_log;
+mod refusal;
+mod registration;
+mod retention;
+mod send;
+mod send_back;
+mod service;
+mod signal;
+mod stats;
+mod tunables;
+
+pub use ack::Level;
+pub use lifecycle::run_shard;
+pub use refusal::Refusal;
+
+use ack::Acks;
+use clock::Clock;
+use config::BrokerConfig;
+use files::Paths;
+use pull::OwnedPull;
+use rare_log::RareLog;
+use registration::Registrations;
+use signal::Signal;
+use stats::Stats;
+use tunables::Tunables;
+
+/// What stock adds to the remark of refusals that a newcomer meets.
+const FAQ: &str = "\nSee http://rocketmq.apache.org/docs/faq/ for further details.";
+
+/// Both permissions.
+const PERM_READ_WRITE: i32 = PERM_READ | PERM_WRITE;
+
+/// How far the broker is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Everything is served.
+    Serving,
+    /// New sends are refused, waiting pulls released, the rest is served.
+    Refusing,
+    /// Tasks end.
+    Stopped,
+}
+
+/// What a topic carries with it: handles of its queues, by queue id, so that a send finds its queue without hashing.
+#[derive(Default)]
+struct TopicSlot {
+    /// What a put counts on.
+    put: OnceCell<stats::TopicItems>,
+    queues: RefCell<Vec<Option<Rc<Queue>>>>,
+}
+
+type TopicHandle = Rc<Topic<TopicSlot>>;
+
+/// One shard's broker. See the module's text.
+struct Broker {
+    config: BrokerConfig,
+    tunables: RefCell<Tunables>,
+    clock: Clock,
+    shard: Rc<Shard>,
+    server: OnceCell<Rc<Server>>,
+    phase: Cell<Phase>,
+
+    topics: RefCell<TopicTable<TopicSlot>>,
+    groups: RefCell<GroupTable>,
+    offsets: RefCell<OffsetTable>,
+    clients: RefCell<Clients>,
+    locks: RefCell<QueueLocks>,
+    delay_levels: DelayLevels,
+    delay_offsets: RefCell<DelayOffsets>,
+    waiters: RefCell<Waiters<Box<OwnedPull>>>,
+    /// Pulls that were released and have not run again yet.
+    #[expect(clippy::vec_box, reason = "as the table of waiting pulls hands them out")]
+    woken: RefCell<Vec<Box<OwnedPull>>>,
+    acks: Acks,
+    stats: Stats,
+
+    rewriter: RefCell<PropertiesRewriter>,
+    batch_texts: RefCell<Vec<u8>>,
+    slow_tasks: Cell<usize>,
+    next_random: Cell<u64>,
+    next_opaque: Cell<i32>,
+    rare_log: RareLog,
+
+    /// Raised when a pull begins to wait: its deadline may be the earliest.
+    waiters_changed: Signal,
+    /// The list that the delay topic's queues are tied to; no pull waits on it.
+    delay_list: WaitQueue,
+    /// Raised when a message for the delay topic is visible.
+    delay_arrived: Signal,
+    /// Raised when the log has made progress.
+    progressed: Signal,
+    /// Raised when an administrator asks for expired segments to go.
+    retention_asked: Signal,
+    /// Rounds for which that holds.
+    manual_rounds: Cell<u32>,
+    registrations: Registrations,
+    /// Counts changes of the tunables, and the text that tools are told as the configuration's version.
+    config_changes: Cell<u64>,
+    config_version: RefCell<String>,
+    /// The name servers are being left.
+    leaving: Cell<bool>,
+    saver: ConfigSaver,
+    paths: Paths,
+    save_rounds: Cell<u64>,
+}
+
+impl Broker {
+    /// The address stock shows in "the broker[...]" remarks.
+    fn ip(&self) -> std::net::IpAddr {
+        self.config.store_host.ip()
+    }
+
+    fn readable(&self) -> bool {
+        self.tunables.borrow().permission & PERM_READ != 0
+    }
+
+    fn writable(&self) -> bool {
+        self.tunables.borrow().permission & PERM_WRITE != 0
+    }
+
+    fn stopped(&self) -> bool {
+        self.phase.get() == Phase::Stopped
+    }
+
+    /// Refuses new messages on the way out and while the disk is too full.
+    fn check_accepting(&self) -> Result<(), Refusal> {
+        if self.phase.get() == Phase::Serving && !self.shard.disk_full() {
+            return Ok(());
+        }
+        Err(self.not_writable())
+    }
+
+    /// SERVICE_NOT_AVAILABLE with stock's text: a producer takes another broker.
+    fn not_writable(&self) -> Refusal {
+        let used = f64::from(self.shard.disk_used_percent()) / 100.0;
+        Refusal::new(
+            response::SERVICE_NOT_AVAILABLE,
+            format!(
+                "service not available now. It may be caused by one of the following reasons: the broker's disk is full [CL: {used:5.2} CQ: {used:5.2} INDEX: {used:5.2}], messages are put to the slave, message store has been shut down, etc."
+            ),
+        )
+    }
+
+    /// A consumer group's settings; made on first use where the rules allow.
+    fn group(&self, group: &str) -> Option<Rc<SubscriptionGroupConfig>> {
+        let mut groups = self.groups.borrow_mut();
+        groups.get_or_create(group, self.clock.now_ms())
+    }
+
+    /// The queue `id` of a topic, by the handle that the topic carries.
+    fn queue_of(&self, topic: &TopicHandle, id: i32) -> Result<Rc<Queue>, Refusal> {
+        let illegal = || {
+            let remark = format!("request queueId[{id}] is illegal, {topic}");
+            Refusal::new(response::SYSTEM_ERROR, remark)
+        };
+        let at = usize::try_from(id).map_err(|_| illegal())?;
+        if let Some(Some(queue)) = topic.slot().queues.borrow().get(at) {
+            return Ok(Rc::clone(queue));
+        }
+        let queue = self.shard.queue(topic.name(), id).ok_or_else(illegal)?;
+        let mut queues = topic.slot().queues.borrow_mut();
+        if queues.len() <= at {
+            queues.resize(at + 1, None);
+        }
+        if let Some(slot) = queues.get_mut(at) {
+            *slot = Some(Rc::clone(&queue));
+        }
+        Ok(queue)
+    }
+
+    /// A queue by name, for records that name where they belong whether or not the topic still exists.
+    fn any_queue(&self, topic: &str, id: i32) -> Result<Rc<Queue>, Refusal> {
+        self.shard.queue(topic, id).ok_or_else(|| {
+            Refusal::new(
+                response::SYSTEM_ERROR,
+                format!("queueId[{id}] of topic[{topic}] is illegal"),
+            )
+        })
+    }
+
+    /// A queue of the delay topic.
+    fn delay_queue(&self, id: i32) -> Result<Rc<Queue>, Refusal> {
+        let queue = self.any_queue(SCHEDULE_TOPIC, id)?;
+        if queue.wait_list().is_none() {
+            // Tied to a list where no pull waits: its arrivals then reach the listener, which wakes the delivery.
+            queue.set_wait_list(self.delay_list);
+        }
+        Ok(queue)
+    }
+
+    /// A group's retry topic, made if it is not there.
+    fn retry_topic(
+        self: &Rc<Self>,
+        group: &str,
+        queues: i32,
+        unit: bool,
+    ) -> Result<TopicHandle, Refusal> {
+        let now_ms = self.clock.now_ms();
+        let ensured = self.topics.borrow_mut().ensure_retry(group, queues, unit, now_ms)?;
+        if ensured.created {
+            self.topics_changed();
+        }
+        Ok(ensured.topic)
+    }
+
+    /// A group's dead letter topic, made if it is not there.
+    fn dead_letter_topic(&self, group: &str) -> Result<TopicHandle, Refusal> {
+        let ensured = self.topics.borrow_mut().ensure_dlq(group, self.clock.now_ms())?;
+        if ensured.created {
+            self.topics_changed();
+        }
+        Ok(ensured.topic)
+    }
+
+    /// Topics changed: the name servers are told soon; the file is saved with the next round.
+    fn topics_changed(&self) {
+        self.registrations.register_soon();
+    }
+
+    /// A random queue id below `queues`; `None` if there is none.
+    fn random_queue(&self, queues: i32) -> Option<i32> {
+        // xorshift64: spreading load needs no better randomness.
+        let mut state = self.next_random.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.next_random.set(state);
+        let queues = u64::try_from(queues).ok().filter(|queues| *queues > 0)?;
+        Some((state % queues) as i32)
+    }
+
+    /// The record at a physical offset that a client named; `None` for anything that is not a whole visible record.
+    async fn read_record(&self, physical_offset: i64) -> Option<Slice> {
+        match self.shard.record_at(u64::try_from(physical_offset).ok()?).await {
+            Ok(record) => record,
+            Err(error) => {
+                self.report_read_error(&error.into());
+                None
+            }
+        }
+    }
+
+    fn report_read_error(&self, error: &ShardError) {
+        self.rare_log.error("reading the commit log", error);
+    }
+
+    /// The answer to a request whose data cannot be read.
+    fn read_refusal(&self, error: &ShardError) -> Refusal {
+        self.report_read_error(error);
+        Refusal::new(response::SYSTEM_ERROR, error.to_string())
+    }
+
+    /// Runs what messages, deadlines and closed reads have released, until nothing is left.
+    fn run_released(self: &Rc<Self>) {
+        loop {
+            let mut woken = self.woken.take();
+            if woken.is_empty() {
+                return;
+            }
+            self.run_woken(&mut woken);
+        }
+    }
+
+    /// Answers a request that only a response code fits.
+    fn next_opaque(&self) -> i32 {
+        let opaque = self.next_opaque.get();
+        self.next_opaque.set(opaque.wrapping_add(1));
+        opaque
+    }
+}

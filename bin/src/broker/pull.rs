@@ -1,0 +1,379 @@
+//! PULL_MESSAGE (11) and its alias LITE_PULL_MESSAGE (361): checks, reads, long polling.
+//!
+//! ```text
+//! on_frame ─ checks ─ filter ─ Shard::get ──found──────────────► reply with slices of hot blocks
+//!                                  │ nothing new, may wait
+//!                                  ├──────────► Waiters ──arrived / deadline──► the whole request again
+//!                                  │ not in memory
+//!                                  └──────────► a task: Shard::get_cold ──────► the same from here on
+//! ```
+
+use std::rc::Rc;
+
+use ringmq_engine::shard::{GetLimits, GetResult, GetStatus, NewMessage, NewRun, Queue, UnitCode};
+use ringmq_engine::state::clients::PullRefused;
+use ringmq_engine::state::filter::TagFilter;
+use ringmq_engine::state::topic_name::OFFSET_MOVED_EVENT;
+use ringmq_engine::state::topics::PERM_READ;
+use ringmq_engine::state::waiters::{Hold, HoldRefused};
+use ringmq_net::code::response;
+use ringmq_net::frame::SerializeType;
+use ringmq_net::header::HeaderView;
+use ringmq_net::headers::{PullHeader, pull_flag};
+use ringmq_net::record::{KnownProperties, tags_code};
+use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
+use ringmq_net::server::Conn;
+
+use super::{Broker, FAQ, Refusal};
+
+/// Most units that one pull looks at (stock 4.9.8), unless more messages are asked for.
+const UNITS_MAX: usize = 800;
+/// Most messages a client can ask to be returned at once, whatever the configuration says.
+const MESSAGES_MAX: usize = 1024;
+/// Bodies up to this many bytes are copied behind the header: cheaper than one more segment to gather.
+const COPY_BYTES_MAX: usize = 2048;
+
+/// A pull taken out of its frame, so that it can wait or read from the device.
+pub(super) struct OwnedPull {
+    conn: Rc<Conn>,
+    serialize: SerializeType,
+    opaque: i32,
+    group: Box<str>,
+    topic: Box<str>,
+    queue_id: i32,
+    offset: i64,
+    max_messages: i32,
+    sys_flag: i32,
+    subscription: Option<Box<str>>,
+    sub_version: i64,
+    expression_type: Option<Box<str>>,
+    suspend_ms: i64,
+}
+
+/// What a pull needs after its checks, owned or borrowed.
+struct Pull<'a> {
+    conn: &'a Rc<Conn>,
+    serialize: SerializeType,
+    opaque: i32,
+    header: PullHeader<'a>,
+}
+
+impl OwnedPull {
+    fn new(pull: &Pull<'_>) -> Self {
+        let header = &pull.header;
+        OwnedPull {
+            conn: Rc::clone(pull.conn),
+            serialize: pull.serialize,
+            opaque: pull.opaque,
+            group: header.consumer_group.into(),
+            topic: header.topic.into(),
+            queue_id: header.queue_id,
+            offset: header.queue_offset,
+            max_messages: header.max_msg_nums,
+            sys_flag: header.sys_flag,
+            subscription: header.subscription.map(Into::into),
+            sub_version: header.sub_version,
+            expression_type: header.expression_type.map(Into::into),
+            suspend_ms: header.suspend_timeout_millis,
+        }
+    }
+
+    fn borrow(&self) -> Pull<'_> {
+        Pull {
+            conn: &self.conn,
+            serialize: self.serialize,
+            opaque: self.opaque,
+            header: PullHeader {
+                consumer_group: &self.group,
+                topic: &self.topic,
+                queue_id: self.queue_id,
+                queue_offset: self.offset,
+                max_msg_nums: self.max_messages,
+                sys_flag: self.sys_flag,
+                commit_offset: 0,
+                suspend_timeout_millis: self.suspend_ms,
+                subscription: self.subscription.as_deref(),
+                sub_version: self.sub_version,
+                expression_type: self.expression_type.as_deref(),
+            },
+        }
+    }
+}
+
+impl Broker {
+    /// Serves a pull that just arrived.
+    pub(super) fn pull(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+    ) -> Result<(), Refusal> {
+        let header = PullHeader::decode(view)?;
+        let pull = Pull { conn, serialize: view.serialize(), opaque: view.opaque(), header };
+        self.run_pull(&pull, true)
+    }
+
+    /// Runs pulls again that a message, their deadline or a scan has released: all checks again, no waiting.
+    #[expect(
+        clippy::vec_box,
+        reason = "the table of waiting pulls hands out boxes; moving them is cheaper than their content"
+    )]
+    pub(super) fn run_woken(self: &Rc<Self>, woken: &mut Vec<Box<OwnedPull>>) {
+        for owned in woken.drain(..) {
+            if owned.conn.is_closed() {
+                continue;
+            }
+            let pull = owned.borrow();
+            if let Err(refusal) = self.run_pull(&pull, false) {
+                refusal.reply(&owned.conn, owned.serialize, owned.opaque);
+            }
+        }
+    }
+
+    fn run_pull(self: &Rc<Self>, pull: &Pull<'_>, first: bool) -> Result<(), Refusal> {
+        let queue = self.check_pull(pull)?;
+        let filter = self.pull_filter(&pull.header)?;
+        let offset = pull.header.queue_offset;
+        let limits = self.pull_limits(pull.header.max_msg_nums);
+        match self.shard.get(&queue, offset, limits, |code| filter.matches(code)) {
+            Some(result) => self.finish_pull(pull, &queue, filter, result, first),
+            None => self.pull_cold(pull, queue, filter, limits, first)?,
+        }
+        if first && pull.header.sys_flag & pull_flag::COMMIT_OFFSET != 0 {
+            self.commit_offset(
+                pull.header.consumer_group,
+                pull.header.topic,
+                pull.header.queue_id,
+                pull.header.commit_offset,
+            );
+        }
+        Ok(())
+    }
+
+    fn pull_limits(&self, max_messages: i32) -> GetLimits {
+        let asked = usize::try_from(max_messages).unwrap_or(0).min(MESSAGES_MAX);
+        GetLimits {
+            messages: asked.min(self.config.pull_messages_max),
+            bytes: self.config.pull_bytes_max,
+            units: asked.max(UNITS_MAX),
+        }
+    }
+
+    /// Checks 1 to 6 of a pull, in stock's order.
+    fn check_pull(&self, pull: &Pull<'_>) -> Result<Rc<Queue>, Refusal> {
+        let header = &pull.header;
+        if !self.readable() {
+            let remark = format!("the broker[{}] pulling message is forbidden", self.ip());
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        let group = header.consumer_group;
+        let Some(settings) = self.group(group) else {
+            let remark = format!("subscription group [{group}] does not exist, {FAQ}");
+            return Err(Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, remark));
+        };
+        if !settings.consume_enable {
+            let remark = format!("subscription group no permission, {group}");
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        let topic = header.topic;
+        let known = self.topics.borrow().get(topic).cloned();
+        let Some(config) = known else {
+            let remark = format!("topic[{topic}] not exist, apply first please! {FAQ}");
+            return Err(Refusal::new(response::TOPIC_NOT_EXIST, remark));
+        };
+        let settings = config.settings();
+        if settings.perm & PERM_READ == 0 {
+            let remark = format!("the topic[{topic}] pulling message is forbidden");
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        let id = header.queue_id;
+        if !(0..settings.read_queues).contains(&id) {
+            let (queues, peer) = (settings.read_queues, pull.conn.peer());
+            let remark = format!(
+                "queueId[{id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{queues}] consumer:[/{peer}]"
+            );
+            return Err(Refusal::new(response::SYSTEM_ERROR, remark));
+        }
+        self.queue_of(&config, id)
+    }
+
+    /// Checks 7 and 8: which messages the puller wants.
+    fn pull_filter(&self, header: &PullHeader<'_>) -> Result<TagFilter, Refusal> {
+        if header.sys_flag & pull_flag::SUBSCRIPTION != 0 {
+            return Ok(TagFilter::from_expression(header.subscription, header.expression_type)
+                .map_err(PullRefused::from)?);
+        }
+        let group = header.consumer_group;
+        let broadcast = self.group(group).is_none_or(|settings| settings.consume_broadcast_enable);
+        let clients = self.clients.borrow();
+        let subscription =
+            clients.subscription_for_pull(group, header.topic, header.sub_version, broadcast)?;
+        Ok(subscription.filter().clone())
+    }
+
+    /// Reads from the device in a task of its own. Bounded: beyond the bound the client is told to try again.
+    fn pull_cold(
+        self: &Rc<Self>,
+        pull: &Pull<'_>,
+        queue: Rc<Queue>,
+        filter: TagFilter,
+        limits: GetLimits,
+        first: bool,
+    ) -> Result<(), Refusal> {
+        let owned = OwnedPull::new(pull);
+        self.spawn_slow(async move |broker: Rc<Broker>| {
+            let pull = owned.borrow();
+            let matches = |code| filter.matches(code);
+            match broker.shard.get_cold(&queue, owned.offset, limits, matches).await {
+                Ok(result) => broker.finish_pull(&pull, &queue, filter, result, first),
+                Err(error) => {
+                    broker.report_read_error(&error);
+                    Refusal::new(response::SYSTEM_ERROR, error.to_string()).reply(
+                        &owned.conn,
+                        owned.serialize,
+                        owned.opaque,
+                    );
+                }
+            }
+        })
+    }
+
+    /// Waits if nothing is new and the client allows it; answers otherwise.
+    fn finish_pull(
+        self: &Rc<Self>,
+        pull: &Pull<'_>,
+        queue: &Rc<Queue>,
+        filter: TagFilter,
+        result: GetResult,
+        first: bool,
+    ) {
+        let header = &pull.header;
+        let code = match result.status {
+            GetStatus::Found => response::SUCCESS,
+            GetStatus::NoMatchedMessage | GetStatus::MessageWasRemoving => {
+                response::PULL_RETRY_IMMEDIATELY
+            }
+            GetStatus::OffsetFoundNull | GetStatus::OffsetOverflowOne => response::PULL_NOT_FOUND,
+            GetStatus::NoMessageInQueue if header.queue_offset == 0 => response::PULL_NOT_FOUND,
+            GetStatus::NoMessageInQueue
+            | GetStatus::OffsetOverflowBadly
+            | GetStatus::OffsetTooSmall => response::PULL_OFFSET_MOVED,
+        };
+        if code == response::PULL_NOT_FOUND && first && header.sys_flag & pull_flag::SUSPEND != 0 {
+            match self.hold_pull(pull, queue, filter) {
+                Ok(()) => return,
+                Err(HoldRefused::Behind(owned)) => {
+                    self.woken.borrow_mut().push(owned);
+                    return;
+                }
+                Err(HoldRefused::Full(_)) => {}
+            }
+        }
+        if code == response::PULL_OFFSET_MOVED {
+            self.note_offset_moved(header, result.next_offset);
+        }
+        self.stats_pulled(header, &result);
+        reply_pull(pull, code, &result);
+    }
+
+    /// The visible end of the queue that a waiting pull waits on.
+    pub(super) fn max_offset_of(&self, pull: &OwnedPull) -> i64 {
+        let queue = self.shard.existing_queue(&pull.topic, pull.queue_id);
+        queue.map_or(0, |queue| queue.max_offset())
+    }
+
+    /// Tells whoever watches OFFSET_MOVED_EVENT that a consumer asked for an offset that is not there (stock masters do).
+    fn note_offset_moved(&self, header: &PullHeader<'_>, offset_new: i64) {
+        let Ok(queue) = self.any_queue(OFFSET_MOVED_EVENT, 0) else { return };
+        let group = header.consumer_group;
+        let event = serde_json::json!({
+            "consumerGroup": group,
+            "messageQueue": {
+                "brokerName": self.config.name,
+                "queueId": header.queue_id,
+                "topic": header.topic,
+            },
+            "offsetNew": offset_new,
+            "offsetRequest": header.queue_offset,
+        });
+        let mut rewriter = self.rewriter.borrow_mut();
+        let set = [("TAGS", group), ("KEYS", group)];
+        let Ok((properties, _)) = rewriter.rewrite("", &[], &set) else { return };
+        let known = KnownProperties { tags: Some(group), keys: Some(group), ..Default::default() };
+        let body = event.to_string();
+        let message = NewMessage {
+            flag: 0,
+            body: body.as_bytes(),
+            properties,
+            known,
+            code: UnitCode::Tags(tags_code(known.tags)),
+        };
+        let now_ms = self.clock.now_ms();
+        let run = NewRun {
+            queue: &queue,
+            sys_flag: 0,
+            born_timestamp: now_ms,
+            born_host: self.config.store_host,
+            store_host: self.config.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+        };
+        if let Err(error) = self.shard.put(now_ms, &run, std::iter::once(message), |_| {}) {
+            self.rare_log.warn("noting a moved offset", &error);
+        }
+        self.shard.kick();
+    }
+
+    fn hold_pull(
+        &self,
+        pull: &Pull<'_>,
+        queue: &Rc<Queue>,
+        filter: TagFilter,
+    ) -> Result<(), HoldRefused<Box<OwnedPull>>> {
+        let mut waiters = self.waiters.borrow_mut();
+        let list = queue.wait_list().unwrap_or_else(|| {
+            let list = waiters.add_queue();
+            queue.set_wait_list(list);
+            list
+        });
+        let hold_ms = pull.header.suspend_timeout_millis.clamp(0, self.config.suspend_ms_max);
+        let hold = Hold {
+            conn: pull.conn.id(),
+            offset: pull.header.queue_offset,
+            filter,
+            deadline_ms: self.clock.monotonic_ms() + hold_ms,
+            payload: Box::new(OwnedPull::new(pull)),
+        };
+        let held = waiters.hold(list, queue.max_offset(), hold);
+        self.waiters_changed.raise();
+        held
+    }
+}
+
+fn reply_pull(pull: &Pull<'_>, code: i32, result: &GetResult) {
+    let ext = [
+        ("suggestWhichBrokerId", ExtValue::I64(0)),
+        ("nextBeginOffset", ExtValue::I64(result.next_offset)),
+        ("minOffset", ExtValue::I64(result.min_offset)),
+        ("maxOffset", ExtValue::I64(result.max_offset)),
+    ];
+    let head = ReplyHead {
+        serialize: pull.serialize,
+        opaque: pull.opaque,
+        code,
+        remark: Some(result.status.name()),
+        ext: Some(&ext),
+    };
+    if result.bytes <= COPY_BYTES_MAX {
+        pull.conn.push(|out| {
+            encode_reply(out, &head, result.bytes);
+            for slice in &result.slices {
+                out.extend_from_slice(slice.bytes());
+            }
+        });
+        return;
+    }
+    pull.conn.push(|out| encode_reply(out, &head, result.bytes));
+    for slice in &result.slices {
+        pull.conn.push_shared(Rc::clone(&slice.owner), slice.range.clone());
+    }
+}

@@ -1,0 +1,246 @@
+//! Registration at name servers: one task and one connection for each, so that a slow or dead one delays nothing.
+//!
+//! A task registers at once, every 30 s, whenever topics change, and again as soon as a lost connection can be made anew: the
+//! name server forgets a broker when its connection closes. Always the whole topic table is sent: a registration
+//! whose version is known changes nothing there, and a lost one repairs itself with the next.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_lite::FutureExt;
+use glommio::Task;
+use ringmq_net::body::{Body, KvTable, RegisterBroker, body_crc32};
+use ringmq_net::client::{Client, ClientError};
+use ringmq_net::code::{request, response};
+use ringmq_net::command::Command;
+use ringmq_net::frame::FRAME_BYTES_MAX;
+use ringmq_net::headers::{RegisterBrokerHeader, UnregisterBrokerHeader};
+
+use super::signal::Signal;
+use super::{Broker, PERM_READ_WRITE};
+
+/// Between registrations when nothing changes (stock 4.9.8).
+const PERIOD: Duration = Duration::from_secs(30);
+/// One registration may take this long (stock 4.9.8).
+const TIMEOUT: Duration = Duration::from_secs(6);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// After a failure: doubled each time, up to the second.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// On the way out, for each name server, all at once.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A plain body longer than this goes compressed: the frame has a limit, and the compressed form loses two fields.
+const PLAIN_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
+
+/// All name servers of one shard.
+pub(super) struct Registrations {
+    servers: Vec<Rc<NameServer>>,
+    /// Counts changes that name servers must hear of.
+    wanted: Cell<u64>,
+}
+
+struct NameServer {
+    addr: String,
+    wake: Signal,
+    client: RefCell<Option<Rc<Client>>>,
+    /// The count of [`Registrations::wanted`] that this one has heard of.
+    told: Cell<u64>,
+    healthy: Cell<bool>,
+    changed: Signal,
+}
+
+impl Registrations {
+    pub(super) fn new(addrs: &[String]) -> Self {
+        let servers = addrs.iter().map(|addr| {
+            Rc::new(NameServer {
+                addr: addr.clone(),
+                wake: Signal::default(),
+                client: RefCell::new(None),
+                told: Cell::new(0),
+                healthy: Cell::new(false),
+                changed: Signal::default(),
+            })
+        });
+        Registrations { servers: servers.collect(), wanted: Cell::new(1) }
+    }
+
+    /// Topics changed: every name server is told as soon as its task runs.
+    pub(super) fn register_soon(&self) {
+        self.wanted.set(self.wanted.get() + 1);
+        self.servers.iter().for_each(|server| server.wake.raise());
+    }
+
+    /// Waits until every name server that answers has heard of all changes so far, at most this long.
+    pub(super) async fn told(&self, timeout: Duration) {
+        let wanted = self.wanted.get();
+        for server in self.servers.iter().filter(|server| server.healthy.get()) {
+            let heard = async {
+                while server.told.get() < wanted && server.healthy.get() {
+                    server.changed.wait().await;
+                }
+            };
+            let late = async {
+                glommio::timer::sleep(timeout).await;
+            };
+            heard.or(late).await;
+        }
+    }
+
+    pub(super) fn wake_all(&self) {
+        self.servers.iter().for_each(|server| server.wake.raise());
+    }
+}
+
+impl Broker {
+    pub(super) fn start_registrations(self: &Rc<Self>) -> Vec<Task<()>> {
+        let servers = self.registrations.servers.iter();
+        servers
+            .map(|server| {
+                let (broker, server) = (Rc::clone(self), Rc::clone(server));
+                glommio::spawn_local(async move { broker.keep_registered(&server).await })
+            })
+            .collect()
+    }
+
+    async fn keep_registered(&self, server: &NameServer) {
+        let mut retry = RETRY_MIN;
+        while !self.leaving() {
+            let outcome = self.register_at(server).await;
+            server.note(&outcome);
+            if outcome.is_ok() {
+                retry = RETRY_MIN;
+                let client = server.client.borrow().clone();
+                let lost = async {
+                    match &client {
+                        Some(client) => client.closed().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let woken = async {
+                    server.wake.wait_at_most(PERIOD).await;
+                };
+                lost.or(woken).await;
+            } else {
+                server.client.borrow_mut().take();
+                server.wake.wait_at_most(retry).await;
+                retry = (retry * 2).min(RETRY_MAX);
+            }
+        }
+    }
+
+    async fn register_at(&self, server: &NameServer) -> Result<(), String> {
+        let text = |error: ClientError| error.to_string();
+        let open = server.client.borrow().clone().filter(|client| !client.is_closed());
+        let client = match open {
+            Some(client) => client,
+            None => {
+                let made =
+                    Rc::new(Client::connect(&server.addr, CONNECT_TIMEOUT).await.map_err(text)?);
+                *server.client.borrow_mut() = Some(Rc::clone(&made));
+                made
+            }
+        };
+        let wanted = self.registrations.wanted.get();
+        let answer = client.call(self.registration(), TIMEOUT).await.map_err(text)?;
+        if answer.code != response::SUCCESS {
+            let remark = answer.remark.unwrap_or_default();
+            return Err(format!("{} answered {}: {remark}", server.addr, answer.code));
+        }
+        server.told.set(wanted);
+        self.apply_order_table(&answer.body);
+        Ok(())
+    }
+
+    /// The request: who we are, and all topics.
+    fn registration(&self) -> Command {
+        let mut topics = self.topics.borrow().body();
+        let permission = self.tunables.borrow().permission;
+        if permission != PERM_READ_WRITE {
+            topics.topics.iter_mut().for_each(|topic| topic.perm = permission);
+        }
+        let body = RegisterBroker { filter_servers: Some(Vec::new()), topics };
+        let plain = body.to_json();
+        let compressed = plain.len() > PLAIN_BYTES_MAX;
+        let bytes = if compressed { body.to_compressed() } else { plain };
+        let (broker_addr, ha_addr) =
+            (self.config.store_host.to_string(), self.config.ha_host.to_string());
+        let header = RegisterBrokerHeader {
+            broker_name: &self.config.name,
+            broker_addr: &broker_addr,
+            cluster_name: &self.config.cluster,
+            ha_server_addr: Some(&ha_addr),
+            broker_id: self.config.broker_id as i64,
+            compressed,
+            body_crc32: body_crc32(&bytes),
+            heartbeat_timeout_millis: None,
+        };
+        Command::request(request::REGISTER_BROKER).with_header(&header.ext()).with_body(bytes)
+    }
+
+    /// The name server's list of ordered topics, if it has one: an empty list means that none is.
+    fn apply_order_table(&self, body: &[u8]) {
+        if body.is_empty() {
+            return;
+        }
+        match KvTable::from_json(body) {
+            Ok(list) => {
+                let ordered = list.table.keys().map(String::as_str);
+                let changed = self.topics.borrow_mut().apply_order(ordered, self.clock.now_ms());
+                if changed {
+                    self.registrations.register_soon();
+                }
+            }
+            Err(error) => self.rare_log.warn("the name server's order table", &error),
+        }
+    }
+
+    /// Takes this broker out of every name server, so that clients stop coming.
+    pub(super) async fn unregister(self: &Rc<Self>) {
+        self.leaving.set(true);
+        self.registrations.wake_all();
+        let mut tasks = Vec::new();
+        for server in &self.registrations.servers {
+            let Some(client) = server.client.borrow().clone() else { continue };
+            let broker = Rc::clone(self);
+            tasks.push(glommio::spawn_local(async move {
+                if let Err(error) = client.call(broker.leave_request(), LEAVE_TIMEOUT).await {
+                    tracing::warn!("leaving a name server: {error}");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+    }
+
+    fn leave_request(&self) -> Command {
+        let broker_addr = self.config.store_host.to_string();
+        let header = UnregisterBrokerHeader {
+            broker_name: &self.config.name,
+            broker_addr: &broker_addr,
+            cluster_name: &self.config.cluster,
+            broker_id: self.config.broker_id as i64,
+        };
+        Command::request(request::UNREGISTER_BROKER).with_header(&header.ext())
+    }
+
+    fn leaving(&self) -> bool {
+        self.leaving.get() || self.stopped()
+    }
+}
+
+impl NameServer {
+    /// Says once per change whether registering works.
+    fn note(&self, outcome: &Result<(), String>) {
+        let was_healthy = self.healthy.replace(outcome.is_ok());
+        self.changed.raise();
+        match outcome {
+            Ok(()) if !was_healthy => tracing::info!(namesrv = %self.addr, "registered"),
+            Err(why) if was_healthy => {
+                tracing::warn!(namesrv = %self.addr, "registration failed, trying on: {why}");
+            }
+            _ => {}
+        }
+    }
+}

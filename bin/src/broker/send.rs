@@ -1,0 +1,354 @@
+//! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): checks in stock's order, the append, and
+//! the answer now or when the level is reached.
+
+use std::rc::Rc;
+
+use ringmq_engine::shard::{NewMessage, NewRun, PutError, Queue, UnitCode};
+use ringmq_engine::state::topic_name::RETRY_PREFIX;
+use ringmq_engine::state::topics::SendTemplate;
+use ringmq_net::body::TopicFilterType;
+use ringmq_net::code::response;
+use ringmq_net::header::HeaderView;
+use ringmq_net::headers::SendHeader;
+use ringmq_net::record::{
+    BatchBody, KnownProperties, MESSAGE_ID_CHARS_MAX, OffsetMessageId, Properties, sys_flag,
+    tags_code,
+};
+use ringmq_net::server::Conn;
+
+use super::ack::{Ack, Level};
+use super::{Broker, FAQ, Refusal, TopicHandle};
+
+/// First protocol version whose `maxReconsumeTimes` counts (3.4.9).
+const VERSION_MAX_RECONSUME: i32 = 121;
+
+/// Where a send goes after its checks.
+struct Target {
+    topic: TopicHandle,
+    queue: Rc<Queue>,
+    /// The queue id that the answer tells.
+    queue_id: i32,
+}
+
+/// Whom to answer, and how.
+pub(super) struct Asker<'a> {
+    pub(super) conn: &'a Rc<Conn>,
+    pub(super) view: &'a HeaderView<'a>,
+}
+
+impl Broker {
+    /// Serves one send. Checks that fail are answered with MSG_REGION and TRACE_ON, as stock does.
+    pub(super) fn send(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+        v2: bool,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let header = if v2 { SendHeader::v2(view) } else { SendHeader::v1(view) }?;
+        self.check_accepting()?;
+        let target = self.check_send(conn, view, &header)?;
+        let asker = Asker { conn, view };
+        if header.batch {
+            self.send_batch(&asker, &header, &target, body)
+        } else {
+            self.send_one(&asker, &header, &target, body)
+        }
+    }
+
+    /// Checks 2 to 10.
+    fn check_send(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+        header: &SendHeader<'_>,
+    ) -> Result<Target, Refusal> {
+        let name = header.topic;
+        let known = self.topics.borrow().get_for_send(name)?.cloned();
+        let topic = match known {
+            Some(topic) => topic,
+            None => self.auto_create(header)?,
+        };
+        let settings = topic.settings();
+        if settings.order && !self.writable() {
+            let remark = format!("the broker[{}] sending message is forbidden", self.ip());
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        if header.queue_id >= settings.write_queues.max(settings.read_queues) {
+            let (id, peer) = (header.queue_id, conn.peer());
+            let remark = format!("request queueId[{id}] is illegal, {topic} Producer: {peer}");
+            return Err(Refusal::new(response::SYSTEM_ERROR, remark));
+        }
+        let queue_id = if header.queue_id < 0 {
+            self.random_queue(settings.write_queues).ok_or_else(|| {
+                let remark = format!("topic[{name}] has no queue to write to");
+                Refusal::new(response::SYSTEM_ERROR, remark)
+            })?
+        } else {
+            header.queue_id
+        };
+        match name.strip_prefix(RETRY_PREFIX) {
+            Some(group) if !header.batch => self.retry_target(view, header, group, topic, queue_id),
+            _ => self.target(topic, queue_id),
+        }
+    }
+
+    fn auto_create(self: &Rc<Self>, header: &SendHeader<'_>) -> Result<TopicHandle, Refusal> {
+        let template = SendTemplate {
+            default_topic: header.default_topic,
+            queues: header.default_topic_queue_nums,
+            unit: header.unit_mode,
+        };
+        let created = self.topics.borrow_mut().create_for_send(
+            header.topic,
+            template,
+            self.clock.now_ms(),
+        )?;
+        tracing::info!(topic = header.topic, "topic created by a producer's first send");
+        self.topics_changed();
+        Ok(created)
+    }
+
+    fn target(&self, topic: TopicHandle, queue_id: i32) -> Result<Target, Refusal> {
+        let queue = self.queue_of(&topic, queue_id)?;
+        Ok(Target { topic, queue, queue_id })
+    }
+
+    /// A consumer's own retry: past the group's limit it becomes a dead letter.
+    fn retry_target(
+        &self,
+        view: &HeaderView<'_>,
+        header: &SendHeader<'_>,
+        group: &str,
+        topic: TopicHandle,
+        queue_id: i32,
+    ) -> Result<Target, Refusal> {
+        let Some(settings) = self.group(group) else {
+            let remark = format!("subscription group not exist, {group} {FAQ}");
+            return Err(Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, remark));
+        };
+        let mut max = settings.retry_max_times;
+        if view.version() >= VERSION_MAX_RECONSUME
+            && let Some(asked) = header.max_reconsume_times
+        {
+            max = asked;
+        }
+        if header.reconsume_times < max {
+            return self.target(topic, queue_id);
+        }
+        let dead = self.dead_letter_topic(group)?;
+        self.target(dead, 0)
+    }
+
+    fn send_one(
+        self: &Rc<Self>,
+        asker: &Asker<'_>,
+        header: &SendHeader<'_>,
+        target: &Target,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let text = header.properties;
+        let asked = Properties::new(text).known();
+        if asked.is_half_message() {
+            let remark =
+                format!("the broker[{}] sending transaction message is forbidden", self.ip());
+            return Err(Refusal::new(response::NO_PERMISSION, remark));
+        }
+        let mut rewriter = self.rewriter.borrow_mut();
+        let cluster = self.config.cluster.as_str();
+        let plain = matches!(
+            header.sys_flag & sys_flag::TRANSACTION_MASK,
+            0 | sys_flag::TRANSACTION_COMMIT
+        );
+        let route = if plain { self.delay_levels.route(asked.delay_level()) } else { None };
+        let (queue, properties, known, code) = match route {
+            None => {
+                let (properties, known) =
+                    rewriter.for_send(text, cluster).map_err(|_| self.illegal())?;
+                (Rc::clone(&target.queue), properties, known, UnitCode::Tags(tags_code(known.tags)))
+            }
+            Some(route) => {
+                let queue = self.delay_queue(route.queue_id)?;
+                let level = route.level.to_string();
+                let id = target.queue.id().to_string();
+                let set = [
+                    ("CLUSTER", cluster),
+                    ("DELAY", level.as_str()),
+                    ("REAL_TOPIC", target.queue.topic().as_ref()),
+                    ("REAL_QID", id.as_str()),
+                ];
+                let (properties, known) =
+                    rewriter.rewrite(text, &[], &set).map_err(|_| self.illegal())?;
+                (queue, properties, known, UnitCode::DeliverAfterMs(route.delay_ms))
+            }
+        };
+        let run = self.new_run(asker, header, target, &queue);
+        let message = NewMessage { flag: header.flag, body, properties, known, code };
+        let stored = self.shard.put(self.clock.now_ms(), &run, std::iter::once(message), |_| {});
+        let stored = stored.map_err(|error| self.put_refusal(&error))?;
+        self.stats_put(&queue, 1, stored.end - stored.physical_offset);
+        self.acknowledge(
+            asker,
+            asked.waits(),
+            Ack {
+                end: stored.end,
+                conn: Rc::clone(asker.conn),
+                opaque: asker.view.opaque(),
+                serialize: asker.view.serialize(),
+                queue_id: target.queue_id,
+                queue_offset: stored.queue_offset,
+                physical_offset: stored.physical_offset,
+                batch_ids: None,
+                deadline_ms: 0,
+            },
+        );
+        Ok(())
+    }
+
+    fn send_batch(
+        self: &Rc<Self>,
+        asker: &Asker<'_>,
+        header: &SendHeader<'_>,
+        target: &Target,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let text = header.properties;
+        let asked = Properties::new(text).known();
+        let illegal = body.len() > self.config.message_bytes_max
+            || header.sys_flag & sys_flag::TRANSACTION_MASK != 0
+            || asked.delay_level() > 0;
+        if illegal {
+            return Err(self.illegal());
+        }
+        let batch = BatchBody::parse(body)
+            .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
+        let mut rewriter = self.rewriter.borrow_mut();
+        let level = rewriter
+            .rewrite(text, &[], &[("CLUSTER", self.config.cluster.as_str())])
+            .map_err(|_| self.illegal())?
+            .0;
+        let level = String::from_utf8_lossy(level).into_owned();
+        // The records' texts first, back to back, so that all lengths are known before room is reserved.
+        let mut texts = self.batch_texts.borrow_mut();
+        texts.clear();
+        let mut items: Vec<(i32, &[u8], usize, KnownProperties<'_>)> =
+            Vec::with_capacity(batch.count());
+        for message in batch.messages() {
+            let inner = std::str::from_utf8(message.properties).map_err(|_| {
+                Refusal::new(response::SYSTEM_ERROR, "a batch message's properties are not UTF-8")
+            })?;
+            let (properties, known) =
+                rewriter.join_batch(inner, &level).map_err(|_| self.illegal())?;
+            texts.extend_from_slice(properties);
+            items.push((message.flag, message.body, texts.len(), known));
+        }
+        let messages = items.iter().enumerate().map(|(index, (flag, body, end, known))| {
+            let start = index.checked_sub(1).map_or(0, |before| items[before].2);
+            NewMessage {
+                flag: *flag,
+                body,
+                properties: &texts[start..*end],
+                known: *known,
+                code: UnitCode::Tags(tags_code(known.tags)),
+            }
+        });
+        let run = self.new_run(asker, header, target, &target.queue);
+        let mut ids = String::with_capacity(items.len() * 33);
+        let stored = self.shard.put(self.clock.now_ms(), &run, messages, |physical_offset| {
+            if !ids.is_empty() {
+                ids.push(',');
+            }
+            let id = OffsetMessageId { store_host: self.config.store_host, physical_offset };
+            ids.push_str(id.write(&mut [0; MESSAGE_ID_CHARS_MAX]));
+        });
+        let stored = stored.map_err(|error| self.put_refusal(&error))?;
+        self.stats_put(&target.queue, items.len() as u64, stored.end - stored.physical_offset);
+        self.acknowledge(
+            asker,
+            asked.waits(),
+            Ack {
+                end: stored.end,
+                conn: Rc::clone(asker.conn),
+                opaque: asker.view.opaque(),
+                serialize: asker.view.serialize(),
+                queue_id: target.queue_id,
+                queue_offset: stored.queue_offset,
+                physical_offset: stored.physical_offset,
+                batch_ids: Some(ids.into_boxed_str()),
+                deadline_ms: 0,
+            },
+        );
+        Ok(())
+    }
+
+    fn new_run<'a>(
+        &self,
+        asker: &Asker<'_>,
+        header: &SendHeader<'_>,
+        target: &Target,
+        queue: &'a Rc<Queue>,
+    ) -> NewRun<'a> {
+        let multi_tag = multi_tag_flag(&target.topic);
+        NewRun {
+            queue,
+            sys_flag: header.sys_flag | multi_tag,
+            born_timestamp: header.born_timestamp,
+            born_host: asker.conn.peer(),
+            store_host: self.config.store_host,
+            reconsume_times: header.reconsume_times,
+            prepared_transaction_offset: 0,
+        }
+    }
+
+    /// Answers at once what does not wait for more than memory; keeps the rest until its level is reached.
+    fn acknowledge(&self, asker: &Asker<'_>, waits: bool, mut ack: Ack) {
+        if asker.view.is_oneway() {
+            return;
+        }
+        if !waits || self.config.level == Level::Memory {
+            self.acks.answer(&ack, response::SUCCESS, None, Level::Memory);
+            return;
+        }
+        ack.deadline_ms = self.clock.monotonic_ms() + self.config.ack_timeout_ms;
+        self.acks.wait(ack);
+    }
+
+    /// MESSAGE_ILLEGAL with stock's text.
+    fn illegal(&self) -> Refusal {
+        Refusal::new(
+            response::MESSAGE_ILLEGAL,
+            format!(
+                "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, msg properties length limit 32KB.",
+                self.config.message_bytes_max
+            ),
+        )
+    }
+
+    /// The answer to a put that the store refused.
+    pub(super) fn put_refusal(&self, error: &PutError) -> Refusal {
+        self.stats_put_failed();
+        use ringmq_engine::log::AppendError;
+        match error {
+            PutError::TooLarge { .. } | PutError::Log(AppendError::TooLarge { .. }) => {
+                self.illegal()
+            }
+            // Code 1 and not 2: a 4.9 producer fails a send on 2 at once, and takes another broker on 1.
+            PutError::Log(AppendError::Busy { .. } | AppendError::NotReady { .. }) => {
+                self.stats_busy();
+                Refusal::new(
+                    response::SYSTEM_ERROR,
+                    "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+                )
+            }
+            PutError::Log(_) => self.not_writable(),
+        }
+    }
+}
+
+/// The `sysFlag` bit of messages of topics whose messages carry several tags.
+pub(super) fn multi_tag_flag(topic: &TopicHandle) -> i32 {
+    match topic.settings().filter_type {
+        TopicFilterType::MultiTag => sys_flag::MULTI_TAGS,
+        TopicFilterType::SingleTag => 0,
+    }
+}
