@@ -147,7 +147,7 @@ fn all_kinds() -> Vec<Nonsense> {
         ("an empty topic", send_with("b", ""), Refused),
         ("a topic out of its letters", send_with("b", "../../etc/passwd"), Refused),
         ("a topic too long", send_with("b", &"t".repeat(4_000)), Refused),
-        ("properties too long", send_with("i", &"p".repeat(40_000)), Refused),
+        ("properties too long", send_with("i", &format!("k\u{1}{}", "p".repeat(40_000))), Refused),
         ("a batch cut short", batch_of(&[0, 0, 0, 50, 0, 0, 0, 0]), Refused),
         (
             "a batch with a length beyond its end",

@@ -24,8 +24,7 @@ fn sigterm_under_load_ends_cleanly_and_loses_nothing() {
         window: 16,
         rate_max: 8_000,
     };
-    let rules =
-        Rules { ordered: !target.is_stock(), level: (!target.is_stock()).then_some("write") };
+    let rules = Rules::of(target, "write");
     let mut checker = Checker::new();
     for round in 0..2 {
         let load = Load::start(&broker.addresses(), &spec, &journal);

@@ -27,8 +27,7 @@ fn acknowledged_messages_survive_sigkill_at_random_moments() {
     let options = Options { shards: 2, segment_bytes: 16 << 20, ..Options::default() };
     let mut broker = Broker::standalone(target, &dir.sub("broker"), options);
     broker.create_topic("Journal", QUEUES);
-    let rules =
-        Rules { ordered: !target.is_stock(), level: (!target.is_stock()).then_some("write") };
+    let rules = Rules::of(target, "write");
     let spec = LoadSpec {
         topic: "Journal".to_owned(),
         queues: QUEUES,

@@ -69,8 +69,7 @@ fn no_reactor_stops_turning_beside_busy_loops() {
     let stalls = longest_stall(&broker.process().log_text());
     println!("longest stall that the broker itself recorded: {stalls:?}");
     assert!(stalls.unwrap_or_default() < STILL_MAX, "a reactor stood still for {stalls:?}");
-    let rules =
-        Rules { ordered: !target.is_stock(), level: (!target.is_stock()).then_some("write") };
+    let rules = Rules::of(target, "write");
     Checker::new().check(&broker.addresses(), "Journal", QUEUES, &journal, rules);
 }
 
