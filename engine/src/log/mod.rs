@@ -40,6 +40,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod verify;
+mod verify_queues;
 mod worker;
 
 pub use action::{Action, FlushAction, WriteAction, ZeroAction};
@@ -63,3 +64,4 @@ pub use state_file::StateFile;
 #[doc(hidden)]
 pub use switches::Switches;
 pub use verify::{Item, Problem, WalkError, WalkSummary, walk_log};
+pub use verify_queues::{QueueCheck, QueueSummary, WrongUnit};
