@@ -1,0 +1,37 @@
+//! The harness against a broker that is known to the last message.
+
+mod consume;
+mod end_to_end;
+mod fake;
+mod produce;
+
+use clap::Parser;
+use ringmq_loadtest::{Cli, LoadError, Report, run};
+
+use fake::FakeBroker;
+
+/// Runs a command line against a broker.
+fn load(broker: &FakeBroker, mode: &str, options: &str) -> Report {
+    let line = format!("x {mode} --quiet --addr {} {options}", broker.address());
+    try_load(&line).unwrap()
+}
+
+fn try_load(line: &str) -> Result<Report, LoadError> {
+    let cli = Cli::try_parse_from(line.split_whitespace());
+    run(&cli.unwrap_or_else(|error| panic!("{line}: {error}")))
+}
+
+/// Percentiles that could be those of one distribution.
+fn assert_plausible(latency: &ringmq_loadtest::report::Latency, count: u64) {
+    let rising = [
+        latency.p50_us,
+        latency.p90_us,
+        latency.p99_us,
+        latency.p999_us,
+        // The histogram keeps three digits.
+        latency.max_us * 1.001,
+    ];
+    assert!(rising.is_sorted(), "{latency:?}");
+    assert!(latency.p50_us > 0.0 && latency.mean_us <= latency.max_us * 1.001, "{latency:?}");
+    assert_eq!(latency.count, count);
+}
