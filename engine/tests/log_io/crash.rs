@@ -9,7 +9,9 @@ use std::{
 use ringmq_engine::log::{Log, ReadHint};
 use ringmq_net::record::{CheckResult, CheckRule, check};
 
-use crate::support::{Sent, append_patiently, config, disk_dir, is_message, on_reactor, read_back};
+use crate::support::{
+    Sent, SmallDisk, append_patiently, config, disk_dir, is_message, on_reactor, read_back,
+};
 
 const STORE: &str = "RINGMQ_LOG_IO_STORE";
 const FROM: &str = "RINGMQ_LOG_IO_FROM";
@@ -49,8 +51,14 @@ fn child() {
     });
 }
 
-/// Runs the child until it acknowledged `count` messages, and kills it.
-fn run_and_kill(store: &Path, from: u64, level: &str, count: usize) -> Vec<Sent> {
+/// Runs the child until it acknowledged `count` messages, stops it, calls `while_stopped`, and kills it.
+fn run_and_kill<T>(
+    store: &Path,
+    from: u64,
+    level: &str,
+    count: usize,
+    while_stopped: impl FnOnce() -> T,
+) -> (Vec<Sent>, T) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crash::child", "--ignored", "--nocapture"])
         .env(STORE, store)
@@ -65,12 +73,15 @@ fn run_and_kill(store: &Path, from: u64, level: &str, count: usize) -> Vec<Sent>
         let line = lines.next().expect("the child ended early").unwrap();
         acked.extend(parse(&line));
     }
+    // SAFETY: a plain system call on a child that wasn't waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+    let value = while_stopped();
     child.kill().unwrap();
     child.wait().unwrap();
     // What it had printed before it died counts too, except a torn last line.
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     acked.extend(rest.iter().take(rest.len().saturating_sub(1)).filter_map(|l| parse(l)));
-    acked
+    (acked, value)
 }
 
 fn parse(line: &str) -> Option<Sent> {
@@ -124,7 +135,7 @@ fn kills_lose_nothing_acknowledged(level: &'static str) {
     let dir = disk_dir();
     let (mut from, mut acked) = (0, Vec::new());
     for count in [1, 700, 40, 1500] {
-        acked.extend(run_and_kill(dir.path(), from, level, count));
+        acked.extend(run_and_kill(dir.path(), from, level, count, || ()).0);
         from = check_store(dir.path(), level, acked.clone());
     }
     assert!(from as usize >= acked.len());
@@ -138,4 +149,29 @@ fn a_killed_process_loses_nothing_acknowledged_at_write() {
 #[test]
 fn a_killed_process_loses_nothing_acknowledged_at_sync() {
     kills_lose_nothing_acknowledged("sync");
+}
+
+/// The store on a disk of its own; the image, copied while the process stands still, is what a kernel crash would leave.
+/// Without the zeroed frontier nearly all of it would be unreadable.
+fn kernel_crashes_lose_nothing_acknowledged(level: &'static str) {
+    let Some(disk) = SmallDisk::new(96) else { return };
+    let store = disk.mount.join("store");
+    let (mut from, mut acked) = (0, Vec::new());
+    for count in [1, 900, 30, 2000] {
+        let copy = || disk.crashed_copy().expect("a copy of a disk that could be mounted");
+        let (more, copy) = run_and_kill(&store, from, level, count, copy);
+        acked.extend(more);
+        check_store(&copy.mount.join("store"), level, acked.clone());
+        from = check_store(&store, level, acked.clone());
+    }
+}
+
+#[test]
+fn a_kernel_crash_loses_nothing_acknowledged_at_write() {
+    kernel_crashes_lose_nothing_acknowledged("write");
+}
+
+#[test]
+fn a_kernel_crash_loses_nothing_acknowledged_at_sync() {
+    kernel_crashes_lose_nothing_acknowledged("sync");
 }

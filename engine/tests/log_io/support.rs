@@ -3,6 +3,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +20,61 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// A fresh directory under the build's own: on a disk, not in memory.
 pub(crate) fn disk_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the test")
+}
+
+/// An ext4 in a file of its own, mounted; unmounted when dropped.
+pub(crate) struct SmallDisk {
+    dir: tempfile::TempDir,
+    pub(crate) mount: PathBuf,
+}
+
+impl SmallDisk {
+    /// `None`, with the reason printed, where one may not mount.
+    pub(crate) fn new(mib: u64) -> Option<Self> {
+        let dir = disk_dir();
+        let image = dir.path().join("disk.img");
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_ref()])
+            .then(|| Self::mounted(dir))
+            .flatten()
+    }
+
+    fn mounted(dir: tempfile::TempDir) -> Option<Self> {
+        let (image, mount) = (dir.path().join("disk.img"), dir.path().join("mnt"));
+        std::fs::create_dir(&mount).unwrap();
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), mount.as_ref()])
+            .then_some(SmallDisk { dir, mount })
+    }
+
+    /// The disk as a kernel that crashes now would leave it: what completed is there, what was only in memory is not.
+    pub(crate) fn crashed_copy(&self) -> Option<Self> {
+        let dir = disk_dir();
+        let (from, to) = (self.dir.path().join("disk.img"), dir.path().join("disk.img"));
+        run("cp", &["--sparse=always".as_ref(), from.as_ref(), to.as_ref()])
+            .then(|| Self::mounted(dir))
+            .flatten()
+    }
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
+    match Command::new(program).args(args).output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            println!("skipped: {program}: {}", why.trim());
+            false
+        }
+        Err(e) => {
+            println!("skipped: {program}: {e}");
+            false
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
+    }
 }
 
 /// Small segments and small steps, so that a test rolls several in no time.
