@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod log_tool;
 pub mod logging;
+pub mod memory;
 pub mod namesrv;
 pub mod preflight;
 pub mod process;

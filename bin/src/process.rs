@@ -16,6 +16,7 @@ use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
 use crate::log_tool::{self, LogToolError};
 use crate::logging::{self, LoggingError};
+use crate::memory;
 use crate::namesrv::{Namesrv, NamesrvConfig};
 use crate::preflight::{self, Outcome};
 use crate::quick;
@@ -108,6 +109,7 @@ fn run(command: Command) -> Result<ExitCode, ProcessError> {
 fn serve(settings: Settings) -> Result<(), ProcessError> {
     let _log = logging::init(&settings.config.log)?;
     logging::abort_on_panic();
+    memory::keep_freed_blocks();
     check_first(&settings)?;
     if let Some(count) = &settings.shard_count {
         count.record(&settings.config.store.data_dir)?;
