@@ -10,8 +10,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use glommio::Task;
 use glommio::timer::Timer;
+use glommio::{Latency, Shares, Task, TaskQueueHandle};
 use ringmq_engine::shard::{OpenReport, Shard, ShardListener};
 use ringmq_engine::state::clients::Clients;
 use ringmq_engine::state::delay::SCHEDULE_TOPIC;
@@ -32,12 +32,15 @@ use super::signal::Signal;
 use super::stats::Stats;
 use super::tunables::Tunables;
 use super::{Broker, BrokerConfig, Phase};
-use crate::config::{Settings, ShardPlan};
+use crate::config::{LimitsSection, Settings, ShardPlan};
 use crate::reactor::{Label, Reactor, doing};
 
-static OPENING: Label = Label("opening the store");
 static DISPATCHING: Label = Label("dispatching visible messages");
 
+/// The serving queue's part of the reactor against 1 of everything else.
+const SERVING_SHARES: Shares = Shares::Static(1000);
+/// How soon the serving queue gets the reactor back while others run.
+const SERVING_LATENCY: Latency = Latency::Matters(Duration::from_millis(5));
 /// How often overdue sends are looked for. Their timeout is seconds, so this is close enough.
 const ACK_SCAN: Duration = Duration::from_millis(50);
 /// How often batches of derived data are looked after.
@@ -62,17 +65,24 @@ pub async fn run_shard(
     connections_max: u64,
 ) -> Result<(), String> {
     let config = BrokerConfig::new(settings, plan)?;
-    let opening = doing(&OPENING);
-    let broker = Broker::open(config, settings).await?;
-    drop(opening);
-    let server = broker.listen(settings, connections_max)?;
+    // Connections and the log's writes before everything else: without a queue that matters, a ready socket waits for whatever
+    // task is running, up to the executor's 100 ms.
+    let serving = glommio::executor().create_task_queue(SERVING_SHARES, SERVING_LATENCY, "serving");
+    let broker = Broker::open(config, settings, serving).await?;
+    let server = {
+        let broker = Rc::clone(&broker);
+        let limits = settings.config.limits.clone();
+        let listening = async move { broker.listen(&limits, connections_max) };
+        glommio::spawn_local_into(listening, serving).map_err(|error| error.to_string())?.await?
+    };
     let tasks = broker.start_tasks();
     tracing::info!(
-        broker = %broker.config.name,
-        address = %broker.config.store_host,
         listen = %broker.config.listen,
         level = broker.config.level.name(),
-        "shard is ready"
+        "The broker[{}, {}] boot success. serializeType=JSON and name server is {}",
+        broker.config.name,
+        broker.config.store_host,
+        broker.config.namesrv_addrs.join(";"),
     );
     reactor.stopping.raised().await;
     broker.stop(&server, tasks, Duration::from_millis(settings.config.drain.serve_ms)).await
@@ -80,10 +90,15 @@ pub async fn run_shard(
 
 impl Broker {
     /// Opens the store and reads the configuration.
-    async fn open(config: BrokerConfig, settings: &Settings) -> Result<Rc<Broker>, String> {
+    async fn open(
+        config: BrokerConfig,
+        settings: &Settings,
+        serving: TaskQueueHandle,
+    ) -> Result<Rc<Broker>, String> {
         let clock = Clock::new();
-        let (shard, report) =
-            Shard::open(config.shard(settings)).await.map_err(|error| error.to_string())?;
+        let mut shard_config = config.shard(settings);
+        shard_config.log.task_queue = Some(serving);
+        let (shard, report) = Shard::open(shard_config).await.map_err(|error| error.to_string())?;
         log_opened(&config.name, &report);
         let paths = Paths::new(shard.layout());
         let now_ms = clock.now_ms();
@@ -164,10 +179,9 @@ impl Broker {
 
     fn listen(
         self: &Rc<Self>,
-        settings: &Settings,
+        limits: &LimitsSection,
         connections_max: u64,
     ) -> Result<Rc<Server>, String> {
-        let limits = &settings.config.limits;
         let mut config = ServerConfig::new(self.config.listen);
         config.listen.push(Listen { addr: self.config.vip, port: PortKind::Vip });
         config.conns_max = usize::try_from(connections_max).unwrap_or(usize::MAX);

@@ -20,7 +20,6 @@ pub struct SendArgs {
     #[arg(long, value_name = "HOST:PORT", env = "NAMESRV_ADDR", default_value = "127.0.0.1:9876")]
     pub namesrv: String,
     /// Topic; made by the broker if it is new and the broker allows it.
-    #[arg(long, short)]
     pub topic: String,
     /// Tag, for consumers that filter.
     #[arg(long)]

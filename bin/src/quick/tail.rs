@@ -21,9 +21,9 @@ const WAIT: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum From {
     /// The first message that is still there.
-    Beginning,
+    First,
     /// Only messages from now on.
-    End,
+    Now,
 }
 
 /// Flags of `ringmq tail`.
@@ -33,13 +33,12 @@ pub struct TailArgs {
     #[arg(long, value_name = "HOST:PORT", env = "NAMESRV_ADDR", default_value = "127.0.0.1:9876")]
     pub namesrv: String,
     /// Topic.
-    #[arg(long, short)]
     pub topic: String,
     /// Tags to print, joined by `||`.
     #[arg(long, default_value = "*")]
     pub tags: String,
     /// Where to begin.
-    #[arg(long, default_value = "end")]
+    #[arg(long, default_value = "now")]
     pub from: From,
     /// End after so many messages.
     #[arg(long, value_name = "N")]
@@ -87,8 +86,8 @@ type Lines = Sender<Result<String, QuickError>>;
 fn follow(args: &TailArgs, at: &QueueAt, lines: &Lines) -> Result<(), QuickError> {
     let mut link = Link::connect(&at.addr)?;
     let bound = match args.from {
-        From::Beginning => request::GET_MIN_OFFSET,
-        From::End => request::GET_MAX_OFFSET,
+        From::First => request::GET_MIN_OFFSET,
+        From::Now => request::GET_MAX_OFFSET,
     };
     let ask =
         Command::request(bound).with_ext("topic", &args.topic).with_ext("queueId", at.queue_id);
