@@ -214,7 +214,7 @@ impl Broker {
             &self.port.to_string(),
             &self.namesrv.to_string(),
             &format!("brokerName={}", self.options.name),
-            &format!("mapedFileSizeCommitLog={}", self.options.segment_bytes),
+            &format!("mappedFileSizeCommitLog={}", self.options.segment_bytes),
             &format!("flushDiskType={flush}"),
             // A test's directory is no disk of its own: how full that one is shall not matter.
             "diskMaxUsedSpaceRatio=95",

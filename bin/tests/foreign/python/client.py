@@ -192,6 +192,8 @@ def pull(s):
     for seq in range(40):
         s.send("sync", seq, "TagA")
     c = PullConsumer(s.group)
+    # The wheel keeps its offsets by topic and queue number alone, which mixes up the queues of two brokers.
+    c._get_mq_key = lambda mq: "%s@%s@%s" % (mq.topic, mq.brokerName, mq.queueId)
     c.set_namesrv_addr(s.namesrv)
     c.start()
     s.closers.append(c.shutdown)
