@@ -8,6 +8,7 @@ use ringmq_engine::state::delay::DelayOffsets;
 use ringmq_engine::state::groups::{self, GroupRules, GroupTable};
 use ringmq_engine::state::json_file::load_to_serve;
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
+use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_engine::state::topics::{self, TopicRules, TopicTable};
 use ringmq_engine::state::{DELAY_FILE, GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE};
 use ringmq_engine::store::StoreLayout;
@@ -16,6 +17,8 @@ use super::{Broker, BrokerConfig, TopicSlot};
 
 /// How often changed files are saved. Stock saves offsets every 5 s and topics at once; all of ours are cheap and coalesced.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// How often a save that somebody waits for is looked at: the saver is a thread without a way to wake a reactor.
+const SAVED_POLL: Duration = Duration::from_millis(2);
 /// Saves of offsets: every so many rounds of [`SAVE_EVERY`] (5 s, as stock).
 const OFFSET_ROUNDS: u64 = 5;
 /// The same for delay offsets (10 s, as stock).
@@ -102,10 +105,25 @@ impl Broker {
         self.save(round.is_multiple_of(OFFSET_ROUNDS), round.is_multiple_of(DELAY_ROUNDS));
     }
 
-    fn save(&self, offsets: bool, delay: bool) {
-        if self.topics.borrow_mut().take_dirty() {
-            self.saver.save(&self.paths.topics, self.topics.borrow().to_file());
+    /// Hands the topics to the saver if they have changed; the ticket tells when they are durable.
+    pub(super) fn save_topics(&self) -> Option<SaveTicket> {
+        let dirty = self.topics.borrow_mut().take_dirty();
+        dirty.then(|| self.saver.save(&self.paths.topics, self.topics.borrow().to_file()))
+    }
+
+    /// Waits until what the ticket names is durable; the text says why it is not.
+    pub(super) async fn durable(&self, ticket: SaveTicket) -> Result<(), String> {
+        loop {
+            match self.saver.status(ticket) {
+                SaveStatus::Saved => return Ok(()),
+                SaveStatus::Failing(why) => return Err(why),
+                SaveStatus::Pending => glommio::timer::sleep(SAVED_POLL).await,
+            }
         }
+    }
+
+    fn save(&self, offsets: bool, delay: bool) {
+        self.save_topics();
         if self.groups.borrow_mut().take_dirty() {
             self.saver.save(&self.paths.groups, self.groups.borrow().to_file());
         }

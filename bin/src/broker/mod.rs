@@ -24,7 +24,7 @@ use ringmq_engine::state::delay::{DelayLevels, DelayOffsets, SCHEDULE_TOPIC};
 use ringmq_engine::state::groups::GroupTable;
 use ringmq_engine::state::locks::QueueLocks;
 use ringmq_engine::state::offsets::OffsetTable;
-use ringmq_engine::state::saver::ConfigSaver;
+use ringmq_engine::state::saver::{ConfigSaver, SaveTicket};
 use ringmq_engine::state::topics::{PERM_READ, PERM_WRITE, Topic, TopicTable};
 use ringmq_engine::state::waiters::{WaitQueue, Waiters};
 use ringmq_net::body::SubscriptionGroupConfig;
@@ -258,9 +258,11 @@ impl Broker {
         Ok(ensured.topic)
     }
 
-    /// Topics changed: the name servers are told soon; the file is saved with the next round.
-    fn topics_changed(&self) {
+    /// Topics changed: the name servers are told soon, and the file is saved at once: a topic without its entry there
+    /// cannot be read after a crash, whatever its log has.
+    fn topics_changed(&self) -> Option<SaveTicket> {
         self.registrations.register_soon();
+        self.save_topics()
     }
 
     /// A random queue id below `queues`; `None` if there is none.

@@ -37,6 +37,7 @@ fn acknowledged_messages_survive_kernel_crashes() {
     let mut lost = 0;
     for round in 0..IMAGES {
         let load = Load::start(&broker.addresses(), &spec, &journal);
+        journal.await_count(journal.count() + 1);
         std::thread::sleep(Duration::from_millis(200 + random.below(1_000)));
         let copy = dir.path().join("crashed.img");
         broker.process().signal(libc::SIGSTOP);

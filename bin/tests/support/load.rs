@@ -112,6 +112,17 @@ impl Journal {
         self.acked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until there are `n` acknowledgements in all.
+    pub fn await_count(&self, n: u64) {
+        let there = wire::eventually(Duration::from_secs(60), || (self.count() >= n).then_some(()));
+        assert!(
+            there.is_some(),
+            "{} acknowledgements of {n} within 60 s; refused: {:?}",
+            self.count(),
+            self.refused()
+        );
+    }
+
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }

@@ -60,10 +60,20 @@ impl Broker {
             write_queues = settings.write_queues,
             "topic set on this shard alone; ask each shard, or the cluster, to have it on all"
         );
-        self.topics_changed();
+        let saved = self.topics_changed();
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
             broker.registrations.told(TOLD_TIMEOUT).await;
-            answer.done();
+            let durable = match saved {
+                Some(ticket) => broker.durable(ticket).await,
+                None => Ok(()),
+            };
+            match durable {
+                Ok(()) => answer.done(),
+                Err(why) => answer.refuse(&Refusal::new(
+                    response::SYSTEM_ERROR,
+                    format!("the topic is set, but not saved yet: {why}"),
+                )),
+            }
         })
     }
 
