@@ -168,6 +168,8 @@ pub mod request {
     pub const GET_ALL_PRODUCER_INFO: i32 = 328;
     /// Delete expired segments now.
     pub const DELETE_EXPIRED_COMMITLOG: i32 = 329;
+    /// 5.x tools: the configuration of one topic.
+    pub const GET_TOPIC_CONFIG: i32 = 351;
     /// 5.x lite pull consumers: an alias of PULL_MESSAGE.
     pub const LITE_PULL_MESSAGE: i32 = 361;
     /// 5.x name server: addresses of one broker name.

@@ -27,6 +27,7 @@ impl Broker {
             request::UPDATE_AND_CREATE_TOPIC => self.update_topic(conn, view),
             request::DELETE_TOPIC_IN_BROKER => self.delete_topic(conn, view),
             request::GET_ALL_TOPIC_CONFIG => self.all_topics(conn, view),
+            request::GET_TOPIC_CONFIG => self.topic_config(conn, view),
             request::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => self.system_topics(conn, view),
             request::QUERY_TOPIC_CONSUME_BY_WHO => self.topic_consumers(conn, view),
             request::GET_TOPIC_STATS_INFO => self.topic_stats(conn, view),

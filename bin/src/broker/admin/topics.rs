@@ -1,4 +1,4 @@
-//! Topics: 17, 21, 202, 215, 300, 305, 316.
+//! Topics: 17, 21, 202, 215, 300, 305, 316, 351.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -125,6 +125,21 @@ impl Broker {
 
     pub(super) fn all_topics(&self, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Result<(), Refusal> {
         self.reply_body(conn, view, &self.topics.borrow().to_json());
+        Ok(())
+    }
+
+    /// Stock 4.9 does not have this request; the tools of 5.x ask it before `topicStatus` and `consumerProgress`.
+    pub(super) fn topic_config(
+        &self,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+    ) -> Result<(), Refusal> {
+        let name = TopicHeader::decode(view)?.topic;
+        let Some(topic) = self.topics.borrow().get(name).cloned() else {
+            let remark = format!("No topic in this broker. topic: {name}");
+            return Err(Refusal::new(response::TOPIC_NOT_EXIST, remark));
+        };
+        self.reply_body(conn, view, &topic.config().to_json());
         Ok(())
     }
 
