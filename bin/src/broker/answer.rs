@@ -105,6 +105,7 @@ impl Broker {
             work(Rc::clone(&broker)).await;
             broker.slow_tasks.set(broker.slow_tasks.get() - 1);
             broker.run_released();
+            broker.flush_replies();
         })
         .detach();
         Ok(())

@@ -186,7 +186,12 @@ impl Broker {
         let message = NewMessage { flag: header.flag, body, properties, known, code };
         let stored = self.shard.put(self.clock.now_ms(), &run, std::iter::once(message), |_| {});
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
-        self.stats_put(&queue, 1, stored.end - stored.physical_offset);
+        let bytes = stored.end - stored.physical_offset;
+        if Rc::ptr_eq(&queue, &target.queue) {
+            self.stats_put_to(&target.topic, 1, bytes);
+        } else {
+            self.stats_put(&queue, 1, bytes);
+        }
         self.acknowledge(
             asker,
             asked.waits(),
@@ -262,7 +267,7 @@ impl Broker {
             ids.push_str(id.write(&mut [0; MESSAGE_ID_CHARS_MAX]));
         });
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
-        self.stats_put(&target.queue, items.len() as u64, stored.end - stored.physical_offset);
+        self.stats_put_to(&target.topic, items.len() as u64, stored.end - stored.physical_offset);
         self.acknowledge(
             asker,
             asked.waits(),

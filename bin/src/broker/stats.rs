@@ -9,7 +9,7 @@ use ringmq_engine::state::stats_items::{StatsItem, StatsItems, StatsName};
 use ringmq_net::headers::PullHeader;
 use rustc_hash::FxHashMap;
 
-use super::Broker;
+use super::{Broker, TopicHandle};
 
 /// All counters of one shard.
 pub(super) struct Stats {
@@ -91,10 +91,18 @@ impl Stats {
 impl Broker {
     /// Counts stored messages, under the topic that they went to.
     pub(super) fn stats_put(&self, queue: &Queue, messages: u64, bytes: u64) {
+        let topic = self.topics.borrow().get(queue.topic()).cloned();
+        match topic {
+            Some(topic) => self.stats_put_to(&topic, messages, bytes),
+            // Delivered to a topic that was deleted meanwhile.
+            None => self.stats.store.put(messages, bytes),
+        }
+    }
+
+    /// [`Broker::stats_put`] for a topic at hand.
+    pub(super) fn stats_put_to(&self, topic: &TopicHandle, messages: u64, bytes: u64) {
         self.stats.store.put(messages, bytes);
         self.stats.put_total.add(messages as i64, 0);
-        let topics = self.topics.borrow();
-        let Some(topic) = topics.get(queue.topic()) else { return };
         let items = topic.slot().put.get_or_init(|| self.stats.topic_items(topic.name()));
         items.nums.add(messages as i64, 1);
         items.size.add(bytes as i64, 1);
