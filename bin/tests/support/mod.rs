@@ -23,6 +23,7 @@ pub mod wire;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[allow(unused_imports)]
 pub use broker::{Broker, Options, Target};
 
 /// A directory of its own below `target/tmp`, which is on a disk; it goes away with the handle, unless `RINGMQ_TEST_KEEP` is set.

@@ -127,7 +127,12 @@ impl Shard {
         let queue_config = Self::queue_config(&config, &layout);
         let recovery = QueueRecovery {
             log_min: log.min_offset(),
-            cut_at: mark.map_or(end, |mark| mark.dispatched),
+            // Without a mark no unit is known to be durable: those that are redone anyway are dropped first, so that a torn
+            // one cannot survive.
+            cut_at: match (mark, opened.recovered.redo_from) {
+                (Some(mark), _) => mark.dispatched,
+                (None, redo_from) => redo_from.map_or(end, |from| from.min(end)),
+            },
             digest: mark.map(|mark| mark.queues),
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
