@@ -6,7 +6,7 @@
 //! `RINGMQ_TEST_TARGET=stock` points the tests at a stock 4.9.7 broker instead, which is how they were proven themselves.
 
 // Each test program uses its part of this module.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, unused_imports, missing_docs)]
 
 pub mod broker;
 pub mod checker;

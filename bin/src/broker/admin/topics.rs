@@ -109,7 +109,6 @@ impl Broker {
 
     /// Removes the queues of every topic that is not in the table, except those that never are.
     async fn remove_unused_queues(&self) -> Result<(), Refusal> {
-        let mut removed = false;
         for topic in self.shard.topics_with_queues() {
             let kept = [SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC].contains(&&*topic)
                 || self.topics.borrow().get(&topic).is_some();
