@@ -23,9 +23,9 @@ pub struct CoreConfig {
     pub zero_ahead: bool,
     /// How far ahead of the tail zeros may run, within the segments that are ready.
     pub zero_ahead_bytes: u64,
-    /// Smallest piece to zero at a time, a multiple of [`UNIT`].
+    /// Smallest piece to zero at a time, a multiple of [`UNIT`]. Each costs a flush that log writes share the device with.
     pub zero_step_bytes_min: u64,
-    /// Largest piece.
+    /// Largest piece: a write that needs its first byte waits for all of it.
     pub zero_step_bytes_max: u64,
     /// How far ahead of the tail the write bound is saved: what recovery has to read at most behind the cut.
     pub write_bound_step: u64,
@@ -42,8 +42,8 @@ impl Default for CoreConfig {
             sync: false,
             zero_ahead: true,
             zero_ahead_bytes: 256 << 20,
-            zero_step_bytes_min: 1 << 20,
-            zero_step_bytes_max: 64 << 20,
+            zero_step_bytes_min: 8 << 20,
+            zero_step_bytes_max: 16 << 20,
             write_bound_step: 64 << 20,
         }
     }

@@ -19,6 +19,9 @@ use super::{
     shell::{Progress, Shell},
 };
 
+/// Zeroing goes at full speed while it leads the tail by less than this many bytes.
+const ZERO_LEAD_BYTES_MIN: u64 = 8 << 20;
+
 /// Block CRCs are handed to the housekeeper in batches of at least this many.
 const CRC_BATCH_BLOCKS: u64 = 16;
 
@@ -33,11 +36,14 @@ impl Shell {
                 Some(Action::Flush(flush)) => self.flushes.put(flush),
                 Some(Action::Zero(zero)) => {
                     self.zeroing.set(true);
+                    let at = zero.segment_start + zero.from;
+                    let lead = at.saturating_sub(self.core.borrow().offsets().appended);
                     self.order(Job::Zero {
                         id: zero.id,
                         start: zero.segment_start,
                         from: zero.from,
                         to: zero.to,
+                        rest: zero_rest(lead),
                     });
                 }
                 Some(Action::Prepare { start }) => self.order(Job::Prepare { start }),
@@ -49,7 +55,10 @@ impl Shell {
             }
         }
         if self.zeroing.get() {
-            let urgent = self.core.borrow().zero_is_urgent();
+            let urgent = {
+                let core = self.core.borrow();
+                core.zeroed_to() < core.offsets().appended + ZERO_LEAD_BYTES_MIN
+            };
             self.calls.house.set_zero_urgent(urgent);
         }
     }
@@ -268,6 +277,16 @@ impl Shell {
             );
         }
         self.core.borrow_mut().segment_failed(start);
+    }
+}
+
+/// How many times a step's duration zeroing rests after it. The lead is the measure of the append rate: a fast log eats it.
+fn zero_rest(lead: u64) -> u32 {
+    match lead >> 20 {
+        0..16 => 0,
+        16..64 => 1,
+        64..128 => 3,
+        _ => 8,
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) enum Job {
     SetUp { id: u64 },
     /// Make the segment that starts here and rename it in.
     Prepare { start: u64 },
-    /// Zero a range of a segment ahead of the tail, paced unless urgent, then flush it.
-    Zero { id: u64, start: u64, from: u64, to: u64 },
+    /// Zero a range of a segment ahead of the tail, then flush it. After each step it rests `rest` times as long as the step
+    /// took, unless log writes need it.
+    Zero { id: u64, start: u64, from: u64, to: u64, rest: u32 },
     /// Write `head` and then zeros over a range now: what recovery found behind a cut. Not flushed.
     ZeroNow { id: u64, start: u64, from: u64, to: u64, head: Vec<u8> },
     /// Replace the state file, for the core.

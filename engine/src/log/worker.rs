@@ -50,9 +50,9 @@ struct ZeroWork {
     id: u64,
     path: PathBuf,
     file: File,
-    from: u64,
     at: u64,
     to: u64,
+    rest: u32,
     due: Instant,
 }
 
@@ -147,7 +147,7 @@ impl Worker {
                 self.retry_after(result.is_err());
                 self.mailbox.put(Report::Prepared { start, result });
             }
-            Job::Zero { id, start, from, to } => self.begin_zero(id, start, from, to),
+            Job::Zero { id, start, from, to, rest } => self.begin_zero(id, start, from, to, rest),
             Job::ZeroNow { id, start, from, to, head } => {
                 let result = self.zero_now(start, from, to, &head);
                 self.done(id, result.map(|()| Outcome::Nothing));
@@ -325,12 +325,12 @@ impl Worker {
 
     // ---- zeroing ----
 
-    fn begin_zero(&mut self, id: u64, start: u64, from: u64, to: u64) {
+    fn begin_zero(&mut self, id: u64, start: u64, from: u64, to: u64, rest: u32) {
         let path = self.settings.layout.segment(start);
         match self.settings.files.open_direct_or_plain(&path) {
             Ok(file) => {
                 self.zero =
-                    Some(ZeroWork { id, path, file, from, at: from, to, due: Instant::now() });
+                    Some(ZeroWork { id, path, file, at: from, to, rest, due: Instant::now() });
             }
             Err(e) => self.end_zero(id, Err(e)),
         }
@@ -348,8 +348,8 @@ impl Worker {
         };
         let files = &self.settings.files;
         let began = Instant::now();
-        let piece = work.to - work.from;
-        let step = zero_step_bytes(piece, urgent).min(work.to - work.at);
+        let rest = if urgent { 0 } else { work.rest };
+        let step = zero_step_bytes(rest).min(work.to - work.at);
         let mut result = Ok(());
         let mut by_device = false;
         if self.device_zeroes {
@@ -372,7 +372,7 @@ impl Worker {
             self.end_zero(work.id, result);
             return;
         }
-        let pause = (began.elapsed() * zero_pause_factor(piece)).min(ZERO_PAUSE_MAX);
+        let pause = (began.elapsed() * rest).min(ZERO_PAUSE_MAX);
         work.due = Instant::now() + pause;
         self.zero = Some(work);
     }
@@ -487,21 +487,7 @@ impl Worker {
     }
 }
 
-/// Bytes of one write of zeros. The core makes its pieces larger as appends get faster; steps follow.
-fn zero_step_bytes(piece: u64, urgent: bool) -> u64 {
-    if urgent {
-        return ZERO_STEP_MAX as u64;
-    }
-    (piece / 4).next_multiple_of(UNIT_BYTES).clamp(128 * 1024, ZERO_STEP_MAX as u64)
-}
-
-/// How many times a step's duration to rest after it: 8 for the smallest pieces (an idle broker), 0 for large ones.
-fn zero_pause_factor(piece: u64) -> u32 {
-    match piece >> 20 {
-        0..=1 => 8,
-        2..=3 => 4,
-        4..=7 => 2,
-        8..=15 => 1,
-        _ => 0,
-    }
+/// Bytes of one write of zeros: small ones let log writes pass in between.
+fn zero_step_bytes(rest: u32) -> u64 {
+    if rest == 0 { ZERO_STEP_MAX as u64 } else { ZERO_STEP_MAX as u64 / 4 }
 }

@@ -83,6 +83,8 @@ pub(crate) fn config(store: &Path) -> LogConfig {
         core: CoreConfig {
             segment_size: MIB,
             write_bound_step: 256 << 10,
+            zero_step_bytes_min: 64 << 10,
+            zero_step_bytes_max: MIB,
             hot_bytes_max: 256 << 10,
             ..CoreConfig::default()
         },
