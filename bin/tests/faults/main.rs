@@ -5,6 +5,7 @@
 mod support;
 
 mod crash_image;
+mod disk_full;
 mod malformed;
 mod shutdown;
 mod sigkill;
