@@ -1,18 +1,18 @@
 //! One shard's broker: everything between a client's connection and the store.
 //!
 //! A broker lives on one reactor and owns all of its parts; nothing here is shared between threads. Requests are handled
-//! synchronously in [`service`]: a send is appended and left in [`ack`] until a write covers it, a pull is answered from
+//! synchronously in `service`: a send is appended and left in `ack` until a write covers it, a pull is answered from
 //! memory, waits, or goes to the device in a task. Work that is not a request runs in a few long-lived tasks started by
-//! [`lifecycle`]: delivery of delayed messages, registration at name servers, saving of configuration, retention.
+//! `lifecycle`: delivery of delayed messages, registration at name servers, saving of configuration, retention.
 //!
 //! | module | requests |
 //! |---|---|
-//! | [`send`], [`send_back`] | 10, 310, 320, 36 |
-//! | [`pull`] | 11, 361 |
-//! | [`offsets`] | 14, 15, 29, 30, 31, 32 |
-//! | [`clients`] | 34, 35, 38, 41, 42, 46 and what the broker sends to clients |
-//! | [`query`] | 12, 33 |
-//! | [`admin`] | everything else |
+//! | `send`, `send_back` | 10, 310, 320, 36 |
+//! | `pull` | 11, 361 |
+//! | `offsets` | 14, 15, 29, 30, 31, 32 |
+//! | `clients` | 34, 35, 38, 41, 42, 46 and what the broker sends to clients |
+//! | `query` | 12, 33 |
+//! | `admin` | everything else |
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

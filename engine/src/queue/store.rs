@@ -510,8 +510,8 @@ impl QueueStore {
         super::trim::trim(self, i64::try_from(log_min).unwrap_or(i64::MAX)).await
     }
 
-    /// The queue offset of the message stored nearest to `timestamp` (milliseconds since 1970), by stock's rules: see
-    /// [`super::time`]. `store_time(physical_offset, size)` reads a record's store timestamp.
+    /// The queue offset of the message stored nearest to `timestamp` (milliseconds since 1970): the earlier one on a tie, the
+    /// first or last one when all are on one side. `store_time(physical_offset, size)` reads a record's store timestamp.
     ///
     /// # Errors
     /// [`QueueError`] if units cannot be read.
