@@ -61,6 +61,8 @@ pub(super) struct Ack {
 /// The sends that wait, and what every answer repeats.
 pub(super) struct Acks {
     waiting: RefCell<VecDeque<Ack>>,
+    /// Physical offsets behind which nothing is answered yet, ascending: see [`Acks::hold`].
+    held: RefCell<VecDeque<u64>>,
     store_host: SocketAddr,
     region: String,
     trace_on: bool,
@@ -69,7 +71,8 @@ pub(super) struct Acks {
 impl Acks {
     /// Nothing waits. `store_host` is the address inside message ids.
     pub(super) fn new(store_host: SocketAddr, region: String, trace_on: bool) -> Self {
-        Acks { waiting: RefCell::default(), store_host, region, trace_on }
+        let (waiting, held) = (RefCell::default(), RefCell::default());
+        Acks { waiting, held, store_host, region, trace_on }
     }
 
     /// How many sends wait.
@@ -82,8 +85,20 @@ impl Acks {
         self.waiting.borrow_mut().push_back(ack);
     }
 
-    /// Answers success to all that end at or before `reached`; returns how many.
+    /// Sends that end behind `from`, now the log's end, wait for more than their level: until [`Acks::unhold`] was called as often
+    /// as this.
+    pub(super) fn hold(&self, from: u64) {
+        self.held.borrow_mut().push_back(from);
+    }
+
+    /// Ends the earliest hold.
+    pub(super) fn unhold(&self) {
+        self.held.borrow_mut().pop_front();
+    }
+
+    /// Answers success to all that end at or before `reached` and are not held; returns how many.
     pub(super) fn release(&self, reached: u64, level: Level) -> usize {
+        let reached = self.held.borrow().front().map_or(reached, |from| reached.min(*from));
         let mut waiting = self.waiting.borrow_mut();
         let mut released = 0;
         while waiting.front().is_some_and(|ack| ack.end <= reached) {

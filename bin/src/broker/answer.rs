@@ -37,6 +37,14 @@ impl Answer {
         self.ext(&[]);
     }
 
+    /// Success, or what stood in its way.
+    pub(super) fn outcome(&self, outcome: Result<(), Refusal>) {
+        match outcome {
+            Ok(()) => self.done(),
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
     /// Success with ext fields.
     pub(super) fn ext(&self, ext: &[(&str, ExtValue<'_>)]) {
         self.ext_and_body(ext, &[]);

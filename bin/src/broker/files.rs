@@ -12,8 +12,9 @@ use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_engine::state::topics::{self, TopicRules, TopicTable};
 use ringmq_engine::state::{DELAY_FILE, GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE};
 use ringmq_engine::store::StoreLayout;
+use ringmq_net::code::response;
 
-use super::{Broker, BrokerConfig, TopicSlot};
+use super::{Broker, BrokerConfig, Refusal, TopicSlot};
 
 /// How often changed files are saved. Stock saves offsets every 5 s and topics at once; all of ours are cheap and coalesced.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -122,11 +123,44 @@ impl Broker {
         }
     }
 
+    /// Hands the consumer groups to the saver if they have changed.
+    pub(super) fn save_groups(&self) -> Option<SaveTicket> {
+        let dirty = self.groups.borrow_mut().take_dirty();
+        dirty.then(|| self.saver.save(&self.paths.groups, self.groups.borrow().to_file()))
+    }
+
+    /// [`Broker::durable`] for what an administrator asked for: a refusal says that `done` is so and not durable.
+    pub(super) async fn durable_or_refuse(
+        &self,
+        ticket: Option<SaveTicket>,
+        done: &str,
+    ) -> Result<(), Refusal> {
+        let Some(ticket) = ticket else { return Ok(()) };
+        self.durable(ticket).await.map_err(|why| {
+            Refusal::new(response::SYSTEM_ERROR, format!("{done}, but not saved yet: {why}"))
+        })
+    }
+
+    /// From now on no send is answered before the state that the ticket names is durable: an acknowledged message could not be
+    /// read after a crash that forgets its topic. A few milliseconds, in which the shard goes on otherwise.
+    pub(super) fn answer_when_saved(self: &Rc<Self>, ticket: SaveTicket) {
+        self.acks.hold(self.shard.log().appended());
+        let broker = Rc::clone(self);
+        glommio::spawn_local(async move {
+            if let Err(why) = broker.durable(ticket).await {
+                // Other topics' sends must not fail for this. Whoever reads the log knows what is at risk.
+                broker.rare_log.error("a new topic is not saved, and lost in a crash", &why);
+            }
+            broker.acks.unhold();
+            broker.release_acks();
+            broker.flush_replies();
+        })
+        .detach();
+    }
+
     fn save(&self, offsets: bool, delay: bool) {
         self.save_topics();
-        if self.groups.borrow_mut().take_dirty() {
-            self.saver.save(&self.paths.groups, self.groups.borrow().to_file());
-        }
+        self.save_groups();
         if offsets && self.offsets.borrow_mut().take_dirty() {
             self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
         }

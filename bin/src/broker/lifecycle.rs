@@ -51,6 +51,9 @@ const CHECKPOINT: Duration = Duration::from_secs(20);
 const CLIENT_SCAN: Duration = Duration::from_secs(10);
 /// How long a stopping broker waits for sends that were accepted.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// How long a stopping broker answers what comes with refusals before it closes its connections: clients that have not heard of its
+/// end go to another broker by an answer, which costs them less than a connection that breaks.
+const REFUSE: Duration = Duration::from_millis(250);
 /// How long a stopping broker waits for replies to leave.
 const DRAIN_WAIT: Duration = Duration::from_millis(500);
 
@@ -224,6 +227,13 @@ impl Broker {
         })
     }
 
+    /// Answers the sends that have reached their level.
+    pub(super) fn release_acks(&self) {
+        let (log, level) = (self.shard.log(), self.config.level);
+        let reached = if level == Level::Sync { log.durable() } else { log.written() };
+        self.acks.release(reached, level);
+    }
+
     fn expire_acks(self: &Rc<Self>) {
         let now_ms = self.clock.monotonic_ms();
         if self.acks.expire(now_ms, self.shard.log().written()) > 0 {
@@ -284,6 +294,7 @@ impl Broker {
         self.run_woken(&mut woken);
         self.flush_replies();
         self.answer_waiting_sends().await;
+        Timer::new(REFUSE).await;
         server.drain(DRAIN_WAIT).await;
         self.phase.set(Phase::Stopped);
         self.wake_tasks();
@@ -374,10 +385,8 @@ impl ShardListener for Listener {
     fn progressed(&self) {
         let Some(broker) = self.0.upgrade() else { return };
         let _doing = doing(&DISPATCHING);
+        broker.release_acks();
         let log = broker.shard.log();
-        let level = broker.config.level;
-        let reached = if level == Level::Sync { log.durable() } else { log.written() };
-        broker.acks.release(reached, level);
         if let Some(failure) = log.failed() {
             let why = failure.to_string();
             broker.acks.fail(log.written(), &why);

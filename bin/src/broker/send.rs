@@ -105,7 +105,9 @@ impl Broker {
             self.clock.now_ms(),
         )?;
         tracing::info!(topic = header.topic, "topic created by a producer's first send");
-        self.topics_changed();
+        if let Some(ticket) = self.topics_changed() {
+            self.answer_when_saved(ticket);
+        }
         Ok(created)
     }
 
@@ -137,7 +139,8 @@ impl Broker {
             return self.target(topic, queue_id);
         }
         let dead = self.dead_letter_topic(group)?;
-        self.target(dead, 0)
+        // The answer tells the queue that was asked for all the same.
+        Ok(Target { queue_id, ..self.target(dead, 0)? })
     }
 
     fn send_one(
@@ -228,10 +231,9 @@ impl Broker {
         let batch = BatchBody::parse(body)
             .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
         let mut rewriter = self.rewriter.borrow_mut();
-        let level = rewriter
+        let (level, of_batch) = rewriter
             .rewrite(text, &[], &[("CLUSTER", self.config.cluster.as_str())])
-            .map_err(|_| self.illegal())?
-            .0;
+            .map_err(|_| self.illegal())?;
         let level = String::from_utf8_lossy(level).into_owned();
         // The records' texts first, back to back, so that all lengths are known before room is reserved.
         let mut texts = self.batch_texts.borrow_mut();
@@ -245,7 +247,7 @@ impl Broker {
             let (properties, known) =
                 rewriter.join_batch(inner, &level).map_err(|_| self.illegal())?;
             texts.extend_from_slice(properties);
-            items.push((message.flag, message.body, texts.len(), known));
+            items.push((message.flag, message.body, texts.len(), as_read(known, of_batch)));
         }
         let messages = items.iter().enumerate().map(|(index, (flag, body, end, known))| {
             let start = index.checked_sub(1).map_or(0, |before| items[before].2);
@@ -347,6 +349,17 @@ impl Broker {
             }
             PutError::Log(_) => self.not_writable(),
         }
+    }
+}
+
+/// What readers take a batch's message to say: the batch's own values stand behind the message's, and the last holds. The unique key
+/// is the exception: a batch's is left out where the message has its own.
+fn as_read<'a>(message: KnownProperties<'a>, batch: KnownProperties<'a>) -> KnownProperties<'a> {
+    KnownProperties {
+        tags: batch.tags.or(message.tags),
+        keys: batch.keys.or(message.keys),
+        uniq_key: message.uniq_key.or(batch.uniq_key),
+        ..message
     }
 }
 

@@ -35,7 +35,6 @@ impl Broker {
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         let header = SendBackHeader::decode(view)?;
-        self.check_accepting()?;
         let group = header.group;
         let Some(settings) = self.group(group) else {
             let remark = format!("subscription group not exist, {group} {FAQ}");
@@ -69,10 +68,7 @@ impl Broker {
             retry_topic,
         };
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
-            match broker.store_back(&back).await {
-                Ok(()) => answer.done(),
-                Err(refusal) => answer.refuse(&refusal),
-            }
+            answer.outcome(broker.store_back(&back).await);
         })
     }
 
@@ -98,6 +94,9 @@ impl Broker {
             };
             (Rc::clone(&back.retry_topic), queue_id, level)
         };
+        // Stock refuses with the name of what the store says, and not with the code of a send.
+        self.check_accepting()
+            .map_err(|refusal| Refusal::new(response::SYSTEM_ERROR, refusal.status_name()))?;
         let mut id = [0; MESSAGE_ID_CHARS_MAX];
         let own_id = OffsetMessageId {
             store_host: view.store_host(),

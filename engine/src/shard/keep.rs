@@ -1,10 +1,14 @@
 //! Keeping a shard's store: batches of derived data, checkpoints, deletion, the clean stop.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::{Shard, ShardError};
 use crate::log::SegmentInfo;
 use crate::store::{CheckpointInput, write_checkpoint};
+
+/// How often a checkpoint that has to wait for another looks for its end.
+const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
 
 impl Shard {
     /// Moves batches of derived data to their files. Call it every 100 ms or so. Never blocks.
@@ -15,14 +19,16 @@ impl Shard {
         }
     }
 
-    /// Makes derived data durable and says so in `checkpoint`. One at a time: a second call while one runs does nothing.
+    /// Makes derived data durable and says so in `checkpoint`. One at a time: a call while another runs waits for it, and then
+    /// covers what has happened since that one began.
     ///
     /// # Errors
     /// [`ShardError`]; the older checkpoint still holds then.
     pub async fn checkpoint(&self) -> Result<(), ShardError> {
-        if self.checkpointing.replace(true) {
-            return Ok(());
+        while self.checkpointing.get() {
+            glommio::timer::sleep(CHECKPOINT_POLL).await;
         }
+        self.checkpointing.set(true);
         let result = self.checkpoint_now().await;
         self.checkpointing.set(false);
         result

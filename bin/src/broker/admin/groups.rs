@@ -12,7 +12,7 @@ use crate::broker::{Broker, Refusal};
 
 impl Broker {
     pub(super) fn update_group(
-        &self,
+        self: &Rc<Self>,
         conn: &Rc<Conn>,
         view: &HeaderView<'_>,
         body: &[u8],
@@ -20,12 +20,14 @@ impl Broker {
         let config = SubscriptionGroupConfig::from_json(body)?;
         self.groups.borrow_mut().update(config.clone(), self.clock.now_ms())?;
         tracing::info!(group = config.group_name, broker = %self.config.name, "consumer group set on this shard");
-        self.reply_done(conn, view);
-        Ok(())
+        let saved = self.save_groups();
+        self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
+            answer.outcome(broker.durable_or_refuse(saved, "the group is set").await);
+        })
     }
 
     pub(super) fn delete_group(
-        &self,
+        self: &Rc<Self>,
         conn: &Rc<Conn>,
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
@@ -35,8 +37,10 @@ impl Broker {
             self.offsets.borrow_mut().remove_group(header.group_name);
         }
         tracing::info!(group = header.group_name, broker = %self.config.name, "consumer group deleted on this shard");
-        self.reply_done(conn, view);
-        Ok(())
+        let saved = self.save_groups();
+        self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
+            answer.outcome(broker.durable_or_refuse(saved, "the group is deleted").await);
+        })
     }
 
     pub(super) fn all_groups(&self, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Result<(), Refusal> {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ringmq_engine::shard::ShardError;
 use ringmq_engine::state::delay::SCHEDULE_TOPIC;
+use ringmq_engine::state::saver::SaveTicket;
 use ringmq_engine::state::topic_name::TRANS_OP_HALF_TOPIC;
 use ringmq_engine::state::topics::{QUEUES_MAX, TopicSettings};
 use ringmq_net::body::{
@@ -19,6 +21,8 @@ use crate::broker::{Broker, Refusal};
 
 /// How long a topic's creation waits for the name servers that answer, so that its route is there when a tool asks next.
 const TOLD_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a deletion looks whether the last records before it have been dispatched.
+const DISPATCH_POLL: Duration = Duration::from_millis(2);
 
 impl Broker {
     pub(super) fn update_topic(
@@ -63,17 +67,7 @@ impl Broker {
         let saved = self.topics_changed();
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
             broker.registrations.told(TOLD_TIMEOUT).await;
-            let durable = match saved {
-                Some(ticket) => broker.durable(ticket).await,
-                None => Ok(()),
-            };
-            match durable {
-                Ok(()) => answer.done(),
-                Err(why) => answer.refuse(&Refusal::new(
-                    response::SYSTEM_ERROR,
-                    format!("the topic is set, but not saved yet: {why}"),
-                )),
-            }
+            answer.outcome(broker.durable_or_refuse(saved, "the topic is set").await);
         })
     }
 
@@ -85,12 +79,10 @@ impl Broker {
         let topic = TopicHeader::decode(view)?.topic.to_owned();
         self.topics.borrow_mut().delete(&topic, self.clock.now_ms())?;
         self.stats.remove_topic(&topic);
+        let saved = self.save_topics();
         tracing::info!(topic, broker = %self.config.name, "topic deleted on this shard");
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
-            match broker.remove_unused_queues().await {
-                Ok(()) => answer.done(),
-                Err(refusal) => answer.refuse(&refusal),
-            }
+            answer.outcome(broker.finish_deletion(saved).await);
         })
     }
 
@@ -100,26 +92,43 @@ impl Broker {
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
-            match broker.remove_unused_queues().await {
-                Ok(()) => answer.done(),
-                Err(refusal) => answer.refuse(&refusal),
-            }
+            answer.outcome(broker.remove_unused_queues().await);
         })
     }
 
-    /// Removes the queues of every topic that is not in the table, except those that never are.
+    /// First the table, then the queues: after a crash in between the topic is gone, and its queues wait for the next request
+    /// that removes what is unused.
+    async fn finish_deletion(&self, saved: Option<SaveTicket>) -> Result<(), Refusal> {
+        self.durable_or_refuse(saved, "the topic is deleted").await?;
+        self.remove_unused_queues().await
+    }
+
+    /// Removes the queues of every topic that is not in the table, except those that never are. What is removed stays so after a
+    /// crash: a checkpoint behind its last record keeps it out of what a start redoes.
     async fn remove_unused_queues(&self) -> Result<(), Refusal> {
+        let mut removed = false;
+        let failed = |error: ShardError| Refusal::new(response::SYSTEM_ERROR, error.to_string());
         for topic in self.shard.topics_with_queues() {
             let kept = [SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC].contains(&&*topic)
                 || self.topics.borrow().get(&topic).is_some();
             if !kept {
-                self.shard
-                    .remove_topic(&topic)
-                    .await
-                    .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
+                self.shard.remove_topic(&topic).await.map_err(failed)?;
+                removed = true;
             }
         }
+        if removed {
+            self.dispatched_to(self.shard.log().appended()).await;
+            self.shard.checkpoint().await.map_err(failed)?;
+        }
         Ok(())
+    }
+
+    /// Waits until everything before `end` is visible and dispatched, or the log has failed.
+    async fn dispatched_to(&self, end: u64) {
+        self.shard.kick();
+        while self.shard.dispatched() < end && self.shard.log().failed().is_none() {
+            glommio::timer::sleep(DISPATCH_POLL).await;
+        }
     }
 
     pub(super) fn all_topics(&self, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Result<(), Refusal> {
