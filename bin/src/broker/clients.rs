@@ -148,16 +148,14 @@ impl Broker {
         self.flush_replies();
     }
 
-    /// NOTIFY_CONSUMER_IDS_CHANGED to the members of groups that changed, unless that is switched off.
+    /// NOTIFY_CONSUMER_IDS_CHANGED to the members of groups that changed, unless that is switched off. A group's own switch has been
+    /// looked at where a member came or said that it goes; it does not keep a connection's end from the rest (stock 4.9.8).
     fn notify_members(&self, groups: impl IntoIterator<Item = Notify>) {
         let Some(server) = self.server.get() else { return };
+        if !self.tunables.borrow().notify_ids_changed {
+            return;
+        }
         for changed in groups {
-            let groups = self.groups.borrow();
-            let settings = groups.get(&changed.group);
-            let allowed = settings.is_none_or(|group| group.notify_consumer_ids_changed_enable);
-            if !allowed || !self.tunables.borrow().notify_ids_changed {
-                continue;
-            }
             let mut command = Command::oneway(request::NOTIFY_CONSUMER_IDS_CHANGED)
                 .with_ext("consumerGroup", &changed.group);
             for conn in changed.conns.iter().filter_map(|id| server.conn(*id)) {

@@ -27,12 +27,39 @@ impl Clock {
 
 /// The hour of the day, 0 to 23, in the machine's time zone.
 pub(super) fn local_hour(now_ms: i64) -> u8 {
+    local(now_ms).and_then(|parts| u8::try_from(parts.tm_hour).ok()).unwrap_or(0)
+}
+
+/// A number that changes at midnight in the machine's time zone.
+pub(super) fn local_day(now_ms: i64) -> i32 {
+    local(now_ms).map_or(0, |parts| parts.tm_year * 366 + parts.tm_yday)
+}
+
+fn local(now_ms: i64) -> Option<libc::tm> {
     let seconds: libc::time_t = now_ms.div_euclid(1000);
     let mut parts = std::mem::MaybeUninit::<libc::tm>::uninit();
     // SAFETY: both pointers are valid for the call; the parts are read only if it says that it filled them in.
-    let hour = unsafe {
+    unsafe {
         let filled = libc::localtime_r(&raw const seconds, parts.as_mut_ptr());
-        if filled.is_null() { 0 } else { parts.assume_init().tm_hour }
-    };
-    u8::try_from(hour).unwrap_or(0)
+        (!filled.is_null()).then(|| parts.assume_init())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{local_day, local_hour};
+
+    #[test]
+    fn the_day_changes_when_the_hour_falls_and_at_no_other_time() {
+        // A year and a bit in steps of a quarter of an hour, in whatever zone this machine is.
+        const QUARTER_MS: i64 = 900_000;
+        let mut before = 1_766_000_000_000;
+        for _ in 0..36_000 {
+            let now = before + QUARTER_MS;
+            // Clocks that are set back at night fall by one or two hours, midnight by more.
+            let midnight = i16::from(local_hour(before)) - i16::from(local_hour(now)) > 2;
+            assert_eq!(local_day(before) != local_day(now), midnight, "at {now}");
+            before = now;
+        }
+    }
 }

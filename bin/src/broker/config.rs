@@ -42,6 +42,8 @@ pub(super) struct BrokerConfig {
     pub(super) auto_create_groups: bool,
     pub(super) topic_queues: i32,
     pub(super) delay_levels: DelayLevels,
+    /// The same as the configuration spells them.
+    pub(super) delay_levels_text: String,
     pub(super) waiting_pulls_max: usize,
     pub(super) retention: RetentionRules,
 }
@@ -83,6 +85,7 @@ impl BrokerConfig {
             auto_create_groups: config.topics.auto_create_groups,
             topic_queues: config.topics.auto_create_queues as i32,
             delay_levels,
+            delay_levels_text: config.topics.delay_levels.clone(),
             waiting_pulls_max: bytes(config.limits.waiting_pulls),
             retention: RetentionRules {
                 hours: config.retention.hours,

@@ -109,6 +109,13 @@ impl Broker {
     ) -> Result<(), Refusal> {
         let header = PullHeader::decode(view)?;
         let pull = Pull { conn, serialize: view.serialize(), opaque: view.opaque(), header };
+        if view.is_oneway() {
+            // Nobody hears the answer; the progress that such a pull brings is all there is to it.
+            self.check_pull(&pull)?;
+            self.pull_filter(&pull.header)?;
+            self.note_progress(&pull.header);
+            return Ok(());
+        }
         self.run_pull(&pull, true)
     }
 
@@ -138,15 +145,22 @@ impl Broker {
             Some(result) => self.finish_pull(pull, &queue, filter, result, first),
             None => self.pull_cold(pull, queue, filter, limits, first)?,
         }
-        if first && pull.header.sys_flag & pull_flag::COMMIT_OFFSET != 0 {
-            self.commit_offset(
-                pull.header.consumer_group,
-                pull.header.topic,
-                pull.header.queue_id,
-                pull.header.commit_offset,
-            );
+        if first {
+            self.note_progress(&pull.header);
         }
         Ok(())
+    }
+
+    /// Stores the progress that a pull brings, if it brings one.
+    fn note_progress(&self, header: &PullHeader<'_>) {
+        if header.sys_flag & pull_flag::COMMIT_OFFSET != 0 {
+            self.commit_offset(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+            );
+        }
     }
 
     fn pull_limits(&self, max_messages: i32) -> GetLimits {

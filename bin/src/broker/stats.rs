@@ -9,6 +9,7 @@ use ringmq_engine::state::stats_items::{StatsItem, StatsItems, StatsName};
 use ringmq_net::headers::PullHeader;
 use rustc_hash::FxHashMap;
 
+use super::clock::local_day;
 use super::{Broker, TopicHandle};
 
 /// All counters of one shard.
@@ -20,6 +21,8 @@ pub(super) struct Stats {
     put_total: Rc<StatsItem>,
     get_total: Rc<StatsItem>,
     ticks: std::cell::Cell<u64>,
+    /// The day of the last sample, as [`local_day`] counts.
+    day: std::cell::Cell<i32>,
     busy: std::cell::Cell<u64>,
 }
 
@@ -47,6 +50,7 @@ impl Stats {
             items: RefCell::new(items),
             pulls: RefCell::default(),
             ticks: std::cell::Cell::new(0),
+            day: std::cell::Cell::new(local_day(now_ms)),
             busy: std::cell::Cell::new(0),
         }
     }
@@ -142,6 +146,10 @@ impl Broker {
     pub(super) fn tick_stats(self: &Rc<Self>) {
         let now_ms = self.clock.now_ms();
         self.stats.store.tick(now_ms);
+        let day = local_day(now_ms);
+        if self.stats.day.replace(day) != day {
+            self.stats.store.roll_day();
+        }
         let ticks = self.stats.ticks.get() + 1;
         self.stats.ticks.set(ticks);
         if ticks.is_multiple_of(10) {

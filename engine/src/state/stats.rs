@@ -261,10 +261,12 @@ impl StoreStats {
         Some(events as f64 * 1_000.0 / ms as f64)
     }
 
-    /// Three rates as stock writes them: separated by blanks, `unfilled` for a window that isn't full.
+    /// Three rates as stock writes them: separated by blanks, `unfilled` for a window that isn't full. The first is a number in any
+    /// case: stock's `clusterList` reads it as one, and shows no row for a broker without.
     fn rates(&self, unfilled: &str, of: impl Fn(&Counters) -> u64) -> String {
         let text = |window| match self.rate(window, &of) {
             Some(rate) => format!("{rate:?}"),
+            None if window == WINDOWS_S[0] => "0.0".to_owned(),
             None => unfilled.to_owned(),
         };
         WINDOWS_S.map(text).join(" ")

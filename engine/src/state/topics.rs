@@ -307,6 +307,11 @@ impl<X: Default> TopicTable<X> {
         now_ms: i64,
     ) -> Result<Rc<Topic<X>>, TopicRefused> {
         name::check_send(topic)?;
+        let sys_flag = match (template.unit, topic.starts_with(name::RETRY_PREFIX)) {
+            (false, _) => 0,
+            (true, false) => SYS_FLAG_UNIT,
+            (true, true) => SYS_FLAG_UNIT_SUB,
+        };
         let mut settings = None;
         if let Some(found) = self.topics.get(template.default_topic) {
             let mut after = found.settings();
@@ -317,18 +322,13 @@ impl<X: Default> TopicTable<X> {
             }
             if after.perm & PERM_INHERIT != 0 {
                 let queues = template.queues.min(after.write_queues).max(0);
-                let sys_flag = match (template.unit, topic.starts_with(name::RETRY_PREFIX)) {
-                    (false, _) => 0,
-                    (true, false) => SYS_FLAG_UNIT,
-                    (true, true) => SYS_FLAG_UNIT_SUB,
-                };
                 let perm = after.perm & !PERM_INHERIT;
                 let new = TopicSettings::new(queues, perm);
                 settings = Some(TopicSettings { sys_flag, filter_type: after.filter_type, ..new });
             }
         }
         if settings.is_none() && topic.starts_with(name::RETRY_PREFIX) {
-            settings = Some(TopicSettings::new(1, PERM_READ_WRITE));
+            settings = Some(TopicSettings { sys_flag, ..TopicSettings::new(1, PERM_READ_WRITE) });
         }
         match settings {
             Some(settings) => self.create(topic, settings, now_ms),

@@ -25,8 +25,8 @@ headers! {
 
     /// A request about one topic: 202, 215, 300.
     TopicHeader {
-        /// Topic.
-        topic: &'a str = "topic",
+        /// Topic; an empty one is for the broker's own check.
+        topic: &'a str = "topic" or "",
     }
 
     /// A request about one consumer group: 38, 203; NOTIFY_CONSUMER_IDS_CHANGED (40) to its clients.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use ringmq_engine::state::topic_name::TRACE_TOPIC;
 use ringmq_net::body::properties;
 use ringmq_net::code::response;
 use ringmq_net::header::HeaderView;
@@ -34,6 +35,14 @@ impl Broker {
             ("defaultTopicQueueNums", config.topic_queues.to_string()),
             ("regionId", config.region.clone()),
             ("traceOn", config.trace_on.to_string()),
+            ("messageDelayLevel", config.delay_levels_text.clone()),
+            ("msgTraceTopicName", TRACE_TOPIC.to_owned()),
+            ("traceTopicEnable", "false".to_owned()),
+            // What this broker does not have, as a stock broker without it tells: `exportConfigs` fails where one is missing.
+            ("useTLS", "false".to_owned()),
+            ("filterServerNums", "0".to_owned()),
+            // `exportMetrics` takes this for the number of processors: a shard works on one.
+            ("clientCallbackExecutorThreads", "1".to_owned()),
             ("enablePropertyFilter", "false".to_owned()),
             ("slaveReadEnable", "false".to_owned()),
         ];
