@@ -41,6 +41,8 @@ pub struct Options {
     pub durability: &'static str,
     /// Small segments let a short test roll many of them.
     pub segment_bytes: u64,
+    /// More of the configuration file, sections other than `broker` and `store`; for RingMQ alone.
+    pub config: String,
 }
 
 impl Default for Options {
@@ -50,6 +52,7 @@ impl Default for Options {
             shards: 1,
             durability: "write",
             segment_bytes: 64 << 20,
+            config: String::new(),
         }
     }
 }
@@ -224,8 +227,8 @@ impl Broker {
     fn ringmq_command(&self) -> Command {
         let config = self.dir.join("ringmq.toml");
         let body = format!(
-            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n",
-            self.options.name, self.options.segment_bytes
+            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n\n{}",
+            self.options.name, self.options.segment_bytes, self.options.config
         );
         std::fs::write(&config, body).expect("the configuration file");
         let mut c = ringmq();
