@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::support::checker::{self, Checker, Rules};
 use crate::support::load::{Journal, Load, LoadSpec};
 use crate::support::random::Random;
+use crate::support::wire::{Conn, code, frame};
 use crate::support::{Broker, Options, Target, exclusive, tempdir};
 
 const ROUNDS: u32 = 10;
@@ -54,4 +55,38 @@ fn acknowledged_messages_survive_sigkill_at_random_moments() {
         );
     }
     assert_eq!(journal.refused(), Vec::<String>::new(), "a send was refused");
+}
+
+/// A Java 4.9.8 client whose request was read and not answered takes the end of the stream for nothing and waits out its timeout, so that
+/// the send is lost; a reset sends it to another broker at once.
+#[test]
+fn peers_of_a_killed_broker_see_a_reset() {
+    let _alone = exclusive();
+    let target = Target::from_env();
+    let dir = tempdir("reset");
+    let mut broker = Broker::standalone(target, &dir.sub("broker"), Options::default());
+    broker.create_topic("Journal", QUEUES);
+    let waiting = |queue| {
+        let mut conn = Conn::open(broker.address(0)).expect("a connection");
+        let ext = checker::pull_fields("Journal", queue, "0", "20000");
+        conn.write(&frame(code::PULL_MESSAGE, 1, &ext, &[])).expect("a pull that waits");
+        conn
+    };
+    let conns = [waiting("0"), waiting("1"), waiting("2")];
+    // The pulls have been read when a later request of another connection is answered: one reactor takes them in turn.
+    let mut later = Conn::open(broker.address(0)).expect("a connection");
+    for _ in 0..50 {
+        later
+            .call(code::GET_MAX_OFFSET, &[("topic", "Journal"), ("queueId", "0")], &[])
+            .expect("a reply");
+    }
+    broker.sigkill();
+    for mut conn in conns {
+        let error = conn.read_reply().expect_err("no reply comes").kind();
+        if target.is_stock() {
+            assert_eq!(error, std::io::ErrorKind::UnexpectedEof);
+        } else {
+            assert_eq!(error, std::io::ErrorKind::ConnectionReset);
+        }
+    }
 }

@@ -38,7 +38,10 @@ fn a_java_producer_loses_no_send_when_one_of_two_processes_is_killed() {
     for client in &running {
         await_sends(client, SENDS_EACH_SIDE);
     }
+    let wall_ms = || std::time::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_millis());
+    let before = wall_ms();
     brokers[1].sigkill();
+    println!("killed between {before} and {}", wall_ms());
     let at_kill: Vec<usize> = running.iter().map(|c| c.so_far().len()).collect();
     for (client, before) in running.iter().zip(at_kill) {
         await_sends(client, before + SENDS_EACH_SIDE);

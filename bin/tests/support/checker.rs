@@ -241,20 +241,31 @@ pub fn pull(
     offset: i64,
     suspend_ms: u64,
 ) -> std::io::Result<Reply> {
-    let ext = [
+    let numbers = (queue.to_string(), offset.to_string(), suspend_ms.to_string());
+    let ext = pull_fields(topic, &numbers.0, &numbers.1, &numbers.2);
+    conn.call(code::PULL_MESSAGE, &ext, &[])
+}
+
+/// The fields of such a pull.
+pub fn pull_fields<'a>(
+    topic: &'a str,
+    queue: &'a str,
+    offset: &'a str,
+    suspend_ms: &'a str,
+) -> [(&'a str, &'a str); 11] {
+    [
         ("consumerGroup", "checker"),
         ("topic", topic),
-        ("queueId", &queue.to_string()),
-        ("queueOffset", &offset.to_string()),
+        ("queueId", queue),
+        ("queueOffset", offset),
         ("maxMsgNums", "32"),
-        ("sysFlag", if suspend_ms > 0 { "6" } else { "4" }),
+        ("sysFlag", if suspend_ms == "0" { "4" } else { "6" }),
         ("commitOffset", "0"),
-        ("suspendTimeoutMillis", &suspend_ms.to_string()),
+        ("suspendTimeoutMillis", suspend_ms),
         ("subscription", "*"),
         ("subVersion", "0"),
         ("expressionType", "TAG"),
-    ];
-    conn.call(code::PULL_MESSAGE, &ext, &[])
+    ]
 }
 
 /// A message as a queue has it, for tests that judge by themselves.

@@ -3,12 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// A running child. Dropping it ends it with SIGKILL; if the thread panics, the end of its log is printed.
+/// A running child. Dropping it ends it with SIGKILL; if the thread panics, the end of its log is printed. It belongs to the thread that
+/// started it and does not outlive it.
 pub struct Process {
     name: String,
     child: Child,
@@ -35,6 +36,14 @@ impl Process {
     }
 
     fn start(name: &str, mut command: Command, log: &Path) -> Process {
+        // SAFETY: prctl is async-signal-safe and takes plain numbers; nothing else runs between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                // Should the test be killed, so that nothing is dropped, the child ends with the thread that started it.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
         let child = command
             .stdin(Stdio::piped())
             .spawn()

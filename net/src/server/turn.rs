@@ -11,6 +11,7 @@ use futures_lite::io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 
 use super::conn::Conn;
+use super::listener::reset_when_closed;
 use super::stats::{CloseReason, add};
 use super::{Server, State};
 use crate::frame::{FrameRef, Peek, peek};
@@ -49,6 +50,7 @@ pub(super) async fn serve(server: Rc<Server>, conn: Rc<Conn>, mut stream: TcpStr
     // The last replies (also those to frames before a malformed one) get one chance; the peer is told the end
     // by shutdown at once, while close alone would wait for the ring to let go of the socket.
     conn.flush();
+    reset_when_closed(conn.fd.get(), false);
     let _ = stream.shutdown(std::net::Shutdown::Both).await;
     conn.fd.set(-1);
     drop(stream);
