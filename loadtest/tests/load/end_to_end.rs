@@ -11,12 +11,13 @@ fn every_group_receives_everything_and_ages_are_plausible() {
     let options = "--rate 1000 --warmup 0.2 --seconds 1 --connections 3 --groups 3 --queues 2";
     let report = load(&broker, "e2e", options);
     let sent = report.send.as_ref().unwrap();
-    assert!((1_199..=1_200).contains(&sent.messages_all), "{sent:?}");
+    // On a machine that is too busy some are never sent, which is told.
+    assert!((1_199..=1_200).contains(&(sent.messages_all + sent.unsent)), "{sent:?}");
+    assert!(sent.messages_all > 0 && report.clean == (sent.unsent == 0), "{}", report.table());
     assert_eq!(report.groups.len(), 3);
     for group in &report.groups {
         assert_eq!((group.received, group.missing, group.surplus), (sent.messages_all, 0, 0));
     }
-    assert!(report.clean, "{}", report.table());
     let received = report.receive.as_ref().unwrap();
     assert_plausible(&received.latency, sent.latency.count * 3);
     // Nothing arrives before it is sent, or in the future.
