@@ -42,9 +42,9 @@ const SERVING_SHARES: Shares = Shares::Static(1000);
 /// How soon the serving queue gets the reactor back while others run.
 const SERVING_LATENCY: Latency = Latency::Matters(Duration::from_millis(5));
 /// How often overdue sends are looked for. Their timeout is seconds, so this is close enough.
-const ACK_SCAN: Duration = Duration::from_millis(50);
+const ACK_SCAN: Duration = Duration::from_millis(200);
 /// How often batches of derived data are looked after.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(250);
 /// How often derived data is made durable while something was dispatched: bounds what a start redoes.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 /// How often client registrations are checked for age (stock 4.9.8).
