@@ -94,6 +94,7 @@ fn judge(client: Client, events: &[Event], brokers: &[Broker]) -> Vec<String> {
         }
     }
     let mut sent = 0;
+    let mut timed_out = 0;
     for e in events {
         match e.kind.as_str() {
             "sent" => {
@@ -115,11 +116,24 @@ fn judge(client: Client, events: &[Event], brokers: &[Broker]) -> Vec<String> {
                     failures.push(format!("{}: message {seq}: {:?}", client.tag(), e.status));
                 }
             }
-            "fail" => failures.push(format!(
-                "{}: {}",
-                client.tag(),
-                e.text.as_deref().unwrap_or_default()
-            )),
+            "fail" => {
+                let text = e.text.clone().unwrap_or_default();
+                let seq = text
+                    .strip_prefix("send ")
+                    .and_then(|t| t.split(':').next())
+                    .unwrap_or_default();
+                // A 4.9.8 client fails its pending calls in a handler that may be gone by the time a reset comes; it then waits out its
+                // timeout. The one call that was pending at the kill may end so, and its message must be there.
+                if text.contains("call timeout") && stored.contains_key(seq) && timed_out == 0 {
+                    timed_out += 1;
+                    println!(
+                        "{}: message {seq} is stored, but the client waited in vain for the killed one's answer",
+                        client.tag()
+                    );
+                } else {
+                    failures.push(format!("{}: {text}", client.tag()));
+                }
+            }
             _ => {}
         }
     }
