@@ -6,9 +6,8 @@ use crate::support::checker::{Checker, Rules};
 use crate::support::image::LoopFs;
 use crate::support::load::{Journal, Load, LoadSpec};
 use crate::support::random::Random;
-use crate::support::{Broker, Options, Target, exclusive, skip, tempdir};
+use crate::support::{Broker, Options, Target, exclusive, rounds, skip, tempdir};
 
-const IMAGES: u32 = 10;
 const QUEUES: u32 = 4;
 const DISK_BYTES: u64 = 4 << 30;
 
@@ -35,7 +34,7 @@ fn acknowledged_messages_survive_kernel_crashes() {
         rate_max: 4_000,
     };
     let mut lost = 0;
-    for round in 0..IMAGES {
+    for round in 0..rounds(10) {
         let load = Load::start(&broker.addresses(), &spec, &journal);
         journal.await_count(journal.count() + 1);
         std::thread::sleep(Duration::from_millis(200 + random.below(1_000)));

@@ -6,9 +6,8 @@ use crate::support::checker::{self, Checker, Rules};
 use crate::support::load::{Journal, Load, LoadSpec};
 use crate::support::random::Random;
 use crate::support::wire::{Conn, code, frame};
-use crate::support::{Broker, Options, Target, exclusive, tempdir};
+use crate::support::{Broker, Options, Target, exclusive, rounds, tempdir};
 
-const ROUNDS: u32 = 10;
 const QUEUES: u32 = 4;
 
 #[test]
@@ -37,7 +36,7 @@ fn acknowledged_messages_survive_sigkill_at_random_moments() {
         rate_max: 8_000,
     };
     let mut checker = Checker::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds(10) {
         let before = journal.count();
         let watchers = checker::watch(&broker.addresses(), "Journal", QUEUES, &checker.ends());
         let load = Load::start(&broker.addresses(), &spec, &journal);

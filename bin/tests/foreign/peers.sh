@@ -7,6 +7,7 @@
 #   peers.sh admin   VERSION ARG…                           stock mqadmin
 #
 # VERSION is 4.9.7 or 5.5.0. The last three end in exec, so the process id is that of the JVM. JAVA_HEAP (default 512m) bounds the broker's heap.
+# The JVM starts quickly and stays small, and is slow at length: to measure a broker, set JVM_FLAGS="-Xms2g" JAVA_HEAP=2g and warm it up.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${RINGMQ_FOREIGN_DIR:-$(cd "$here/../../.." && pwd)/target/foreign}
@@ -109,7 +110,7 @@ run() {
     local lib=$1 dir=$2
     shift 2
     # shellcheck disable=SC2086
-    exec java $java_small $java_open -Drocketmq.home.dir="$dir" -Duser.home="$dir" -cp "$cache/$lib/*" "$@"
+    exec java ${JVM_FLAGS-$java_small} $java_open -Drocketmq.home.dir="$dir" -Duser.home="$dir" -cp "$cache/$lib/*" "$@"
 }
 
 case ${1:-} in
@@ -152,7 +153,7 @@ admin)
     run "rocketmq-tools-$version" "$cache/admin-home" -Xmx256m org.apache.rocketmq.tools.command.MQAdminStartup "$@"
     ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

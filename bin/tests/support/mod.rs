@@ -69,6 +69,12 @@ pub fn exclusive() -> MutexGuard<'static, ()> {
     EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How often a fault is repeated: `RINGMQ_TEST_ROUNDS`, else `usual`.
+pub fn rounds(usual: u32) -> u32 {
+    std::env::var("RINGMQ_TEST_ROUNDS")
+        .map_or(usual, |n| n.parse().expect("RINGMQ_TEST_ROUNDS is a number"))
+}
+
 /// Whether a tool that a test needs is there. In CI everything has to be.
 pub fn have(tool: &str, what: &str) -> bool {
     let found = std::process::Command::new("sh")
