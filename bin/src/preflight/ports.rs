@@ -2,9 +2,17 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::Finding;
 use crate::config::Settings;
+
+/// How long ports that are in use are tried again, all together. A process that was killed is gone before the kernel has taken down its
+/// io_uring, and its listening sockets with that: whoever starts it again at once would find them in use.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(20);
 
 pub(super) fn check(settings: &Settings) -> Vec<Finding> {
     let mut wanted: Vec<(String, SocketAddr, &str)> = Vec::new();
@@ -20,10 +28,11 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
             ));
         }
     }
+    let deadline = Instant::now() + PATIENCE;
     let mut failures: Vec<Finding> = wanted
         .iter()
         .filter_map(|(what, address, key)| {
-            let error = TcpListener::bind(address).err()?;
+            let error = bind_by(address, deadline).err()?;
             Some(Finding::failure("ports", format!("{address} ({what}): {}", remedy(&error, key))))
         })
         .collect();
@@ -33,6 +42,18 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
         failures.push(Finding::good("ports", list.join(", ")));
     }
     failures
+}
+
+/// Binds the address, trying again while it is in use and there is time.
+fn bind_by(address: &SocketAddr, deadline: Instant) -> io::Result<TcpListener> {
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                sleep(RETRY);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 fn remedy(error: &io::Error, key: &str) -> String {
