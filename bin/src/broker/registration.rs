@@ -5,7 +5,9 @@
 //! whose version is known changes nothing there, and a lost one repairs itself with the next.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_lite::FutureExt;
@@ -47,7 +49,8 @@ struct NameServer {
     /// The count of [`Registrations::wanted`] that this one has heard of.
     told: Cell<u64>,
     healthy: Cell<bool>,
-    changed: Signal,
+    /// Requests that wait for this one to have heard of a change.
+    waiting: RefCell<Vec<Waker>>,
 }
 
 impl Registrations {
@@ -59,7 +62,7 @@ impl Registrations {
                 client: RefCell::new(None),
                 told: Cell::new(0),
                 healthy: Cell::new(false),
-                changed: Signal::default(),
+                waiting: RefCell::default(),
             })
         });
         Registrations { servers: servers.collect(), wanted: Cell::new(1) }
@@ -75,11 +78,13 @@ impl Registrations {
     pub(super) async fn told(&self, timeout: Duration) {
         let wanted = self.wanted.get();
         for server in self.servers.iter().filter(|server| server.healthy.get()) {
-            let heard = async {
-                while server.told.get() < wanted && server.healthy.get() {
-                    server.changed.wait().await;
+            let heard = poll_fn(|context| {
+                if server.told.get() >= wanted || !server.healthy.get() {
+                    return Poll::Ready(());
                 }
-            };
+                server.waiting.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            });
             let late = async {
                 glommio::timer::sleep(timeout).await;
             };
@@ -234,7 +239,7 @@ impl NameServer {
     /// Says once per change whether registering works.
     fn note(&self, outcome: &Result<(), String>) {
         let was_healthy = self.healthy.replace(outcome.is_ok());
-        self.changed.raise();
+        self.waiting.take().into_iter().for_each(Waker::wake);
         match outcome {
             Ok(()) if !was_healthy => tracing::info!(namesrv = %self.addr, "registered"),
             Err(why) if was_healthy => {

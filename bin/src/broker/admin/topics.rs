@@ -17,7 +17,7 @@ use ringmq_net::header::HeaderView;
 use ringmq_net::headers::{CreateTopicHeader, TopicHeader};
 use ringmq_net::server::Conn;
 
-use crate::broker::{Broker, Refusal};
+use crate::broker::{Broker, Refusal, TopicHandle};
 
 /// How long a topic's creation waits for the name servers that answer, so that its route is there when a tool asks next.
 const TOLD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -77,13 +77,26 @@ impl Broker {
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         let topic = TopicHeader::decode(view)?.topic.to_owned();
-        self.topics.borrow_mut().delete(&topic, self.clock.now_ms())?;
+        let deleted = self.topics.borrow_mut().delete(&topic, self.clock.now_ms())?;
+        if let Some(deleted) = deleted {
+            self.release_waiting(&deleted);
+        }
         self.stats.remove_topic(&topic);
         let saved = self.save_topics();
         tracing::info!(topic, broker = %self.config.name, "topic deleted on this shard");
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
             answer.outcome(broker.finish_deletion(saved).await);
         })
+    }
+
+    /// Pulls that wait on a topic that is gone are answered so now: a topic that is made again under its name has other queues.
+    fn release_waiting(&self, topic: &TopicHandle) {
+        let mut woken = self.woken.borrow_mut();
+        for queue in topic.slot().queues.borrow().iter().flatten() {
+            if let Some(list) = queue.wait_list() {
+                self.waiters.borrow_mut().wake_all(list, &mut woken);
+            }
+        }
     }
 
     pub(super) fn clean_unused_topics(
