@@ -1,7 +1,7 @@
 //! Frames: what is read in which form, and what is never answered.
 
 use super::ext::Ext;
-use super::fixture::{shared, topic};
+use super::fixture::{shared, stock, topic};
 use super::peer::{FLAG_ONEWAY, FORMS, Form, Request, raw_frame};
 
 #[test]
@@ -18,7 +18,7 @@ fn unknown_codes_are_3_with_stocks_words() {
 #[test]
 fn requests_that_are_not_served_are_3_and_never_silence() {
     let mut peer = shared().peer(Form::Json);
-    if super::fixture::stock() {
+    if stock() {
         return;
     }
     for code in
@@ -54,6 +54,9 @@ fn nothing_oneway_is_answered_not_even_refusals() {
             328, 329, 351, 9_999,
         ];
         for code in codes {
+            if stock() && code == 33 {
+                continue; // Answered even so.
+            }
             // Without what they need, and with some of it.
             peer.post(code, FLAG_ONEWAY, &Ext::none(), b"");
             let ext = Ext::queue(&topic, 0)
@@ -144,6 +147,9 @@ fn the_vectors_of_a_stock_client_are_served() {
 
 #[test]
 fn many_small_requests_in_one_segment_are_all_answered_in_order() {
+    if stock() {
+        return; // In any order.
+    }
     let mut peer = shared().peer(Form::Json);
     let ext = Ext::queue("Pipeline", 0);
     let bytes: Vec<u8> = (0..300)

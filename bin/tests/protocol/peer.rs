@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::ext::Ext;
-use super::fixture::stock;
+use super::fixture::{settle, stock};
 
 /// How a header is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub const FORMS: [Form; 2] = [Form::Json, Form::Binary];
 
 /// How long a reply may take. Far above what is expected: the machine may be busy.
 const REPLY_MAX: Duration = Duration::from_secs(20);
+
+/// Requests that store a message.
+const SENDS: [i32; 4] = [10, 310, 320, 36];
 
 pub const FLAG_RESPONSE: i32 = 1;
 pub const FLAG_ONEWAY: i32 = 2;
@@ -216,6 +219,9 @@ impl Peer {
         };
         let bytes = request.frame(self.form);
         self.write(&bytes);
+        if flag == FLAG_ONEWAY {
+            settle();
+        }
         self.opaque
     }
 
@@ -224,6 +230,9 @@ impl Peer {
     pub fn call(&mut self, code: i32, ext: &Ext, body: &[u8]) -> Frame {
         let opaque = self.post(code, 0, ext, body);
         let reply = self.reply();
+        if SENDS.contains(&code) {
+            settle();
+        }
         assert_eq!(reply.opaque, opaque, "the reply to another request: {reply:?}");
         // A stock broker's refusals are JSON whatever was asked in, and some of its successes.
         assert!(

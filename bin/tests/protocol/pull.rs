@@ -1,7 +1,7 @@
 //! PULL_MESSAGE (11) and its 5.x alias LITE_PULL_MESSAGE (361): checks in order, and what an answer says of the queue.
 
 use super::ext::Ext;
-use super::fixture::{FAQ, consumer_beat, shared, soon, stock, topic, unique};
+use super::fixture::{FAQ, consumer_beat, settle, shared, soon, stock, topic, unique};
 use super::peer::{FLAG_ONEWAY, FORMS, Form, Frame, Peer};
 
 fn every_way(scenario: impl Fn(&mut Peer, i32)) {
@@ -212,6 +212,7 @@ fn the_progress_that_a_pull_brings_is_stored_when_its_checks_pass() {
         // A pull that begins to wait has stored it already.
         let ext = Ext::pull(&group, &topic, 0, 1).with("sysFlag", 7).with("commitOffset", 8);
         peer.post(code, 0, &ext.with("suspendTimeoutMillis", 20_000), &[]);
+        settle();
         assert_eq!(committed(&mut shared().peer(Form::Json)), 8);
     });
 }

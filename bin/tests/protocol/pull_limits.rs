@@ -1,7 +1,7 @@
 //! How much one pull returns: 32 messages, 256 KiB, and always at least the first.
 
 use super::ext::Ext;
-use super::fixture::{Message, shared, stock, topic};
+use super::fixture::{Message, settle, shared, stock, topic};
 use super::peer::{Form, Frame, Peer};
 
 fn pull(peer: &mut Peer, topic: &str, offset: i64, most: i32, tag: &str) -> Frame {
@@ -23,6 +23,7 @@ fn send_many(
     for _ in 0..count {
         peer.reply().ok();
     }
+    settle();
 }
 
 #[test]

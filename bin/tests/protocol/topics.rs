@@ -202,16 +202,45 @@ fn a_deleted_topic_is_gone_and_starts_over_when_it_is_made_again() {
 }
 
 #[test]
-fn a_pull_that_waits_on_a_deleted_topic_is_not_left_waiting_for_ever() {
+fn a_pull_that_waits_on_a_topic_is_answered_when_that_is_deleted() {
     let (mut consumer, mut admin) = (shared().peer(Form::Json), shared().peer(Form::Json));
     let topic = topic(1);
-    consumer.post(11, 0, &Ext::pull("TOOLS_CONSUMER", &topic, 0, 0).waiting(1_000), &[]);
-    // Another connection: the pull was there first all the same.
-    soon("the pull to wait", || {
-        (consumer.reply_within(std::time::Duration::from_millis(50)).is_none()).then_some(())
-    });
+    let timeout_ms = if stock() { 1_000 } else { 60_000 };
+    let ext = Ext::pull("TOOLS_CONSUMER", &topic, 0, 0).waiting(timeout_ms);
+    consumer.post(11, 0, &ext, &[]);
+    consumer.post(30, 0, &Ext::queue(&topic, 0), &[]);
+    assert_eq!(consumer.reply().number("offset"), 0, "the pull waits");
     admin.call(215, &Ext::new([("topic", topic.as_str())]), &[]).ok();
     assert_eq!(consumer.reply().code, 17);
+    // Made again, it wakes who waits on it.
+    admin.call(17, &Ext::create_topic(&topic, 1), &[]).ok();
+    consumer.post(11, 0, &ext.waiting(60_000), &[]);
+    consumer.post(30, 0, &Ext::queue(&topic, 0), &[]);
+    assert_eq!(consumer.reply().number("offset"), 0, "the pull waits");
+    admin.send(&topic, &[], b"x");
+    assert_eq!(consumer.reply().code, 0);
+}
+
+#[test]
+fn topics_made_at_the_same_time_are_all_answered_at_once() {
+    if stock() {
+        return;
+    }
+    let mut peers: Vec<Peer> = (0..8).map(|_| shared().peer(Form::Json)).collect();
+    let began = std::time::Instant::now();
+    for peer in &mut peers {
+        for _ in 0..3 {
+            peer.post(17, 0, &Ext::create_topic(&unique("Together"), 1), &[]);
+        }
+    }
+    for peer in &mut peers {
+        for _ in 0..3 {
+            peer.reply().ok();
+        }
+    }
+    // A creation waits 3 s for name servers that do not answer, and this one does.
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_millis(2_900), "{took:?}");
 }
 
 #[test]
