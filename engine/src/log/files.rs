@@ -142,6 +142,25 @@ impl Files {
         })
     }
 
+    /// Returns once no direct write of an earlier process is in flight on a file: the kernel may still be carrying one out when
+    /// its process is dead and its lock free. Reserving a block that is there already changes nothing, and waits for them
+    /// (ext4, XFS); where that is not supported there is nothing to wait with.
+    pub(crate) fn outlast_writes(&self, path: &Path) -> Result<(), LogError> {
+        self.seam.run(FileOp::Allocate, path, 0, 0, || {
+            let file = OpenOptions::new().write(true).open(path)?;
+            let block = super::block::UNIT as libc::off_t;
+            // SAFETY: a plain system call on an open descriptor.
+            let rc =
+                unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, 0, block) };
+            let error = io::Error::last_os_error();
+            match rc {
+                0 => Ok(()),
+                _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+                _ => Err(error),
+            }
+        })
+    }
+
     /// Lets the device zero a range without the data crossing the bus. `Ok(false)`: it can't here.
     pub(crate) fn device_zero(
         &self,

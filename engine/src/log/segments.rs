@@ -118,11 +118,17 @@ pub(crate) fn set_up(
         .map(|bytes| StateFile::decode(&bytes, &layout.state))
         .transpose()?;
     let checkpoint = files.read_small(&layout.store.join("checkpoint"), UNIT_BYTES)?;
+    let abort = files.read_small(&layout.store.join("abort"), 1)?.is_some();
+    if let Some(state) = state.filter(|_| abort) {
+        for segment in segments.iter().filter(|s| s.start + s.bytes > state.log.durable) {
+            files.outlast_writes(&layout.segment(segment.start))?;
+        }
+    }
     Ok(Found {
         segments,
         state,
         checkpoint: checkpoint.as_deref().map(checkpoint_times).unwrap_or_default(),
-        abort: files.read_small(&layout.store.join("abort"), 1)?.is_some(),
+        abort,
         buffered,
         repairs,
         trash,

@@ -323,8 +323,8 @@ impl Log {
         }
         // A recovery would miss a segment that the saved state says is durable only in part.
         self.saved_beyond(end).await?;
-        if self.min_offset() != oldest.start {
-            // Somebody else deleted it meanwhile.
+        // Somebody else deleted it meanwhile, or a zeroing in flight still touches it: the next round finds out.
+        if self.min_offset() != oldest.start || end > shell.core.borrow().deletable_to() {
             return Err(LogError::NothingToDelete);
         }
         shell.table.pop_first();
