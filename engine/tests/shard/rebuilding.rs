@@ -7,7 +7,9 @@ use ringmq_engine::shard::{NewMessage, NewRun, UnitCode};
 use ringmq_engine::state::delay::SCHEDULE_TOPIC;
 use ringmq_net::record::{Properties, index_hash};
 
-use crate::shards::{HOST, bodies, open, put, put_run, settle};
+use crate::shards::{
+    HOST, bodies, die, open, put, put_run, run_until_death, settle, store_of_the_dying,
+};
 use crate::support::{disk_dir, on_reactor};
 
 /// Fills a store and stops cleanly.
@@ -79,21 +81,29 @@ fn a_store_without_anything_of_ours_opens_and_serves() {
     });
 }
 
+/// Not a test by itself: the process that dies.
+#[test]
+#[ignore = "run by the crash test"]
+fn child() {
+    let Some(store) = store_of_the_dying() else { return };
+    on_reactor(move || async move {
+        let (shard, _) = open(&store).await;
+        let queue = shard.queue("T", 0).expect("a queue");
+        for n in 0..100 {
+            put(&shard, &queue, 1_000 + n, &n.to_be_bytes());
+        }
+        settle(&shard).await;
+        die();
+    });
+}
+
 #[test]
 fn a_crash_keeps_what_was_written_and_goes_on_behind_it() {
     let dir = disk_dir();
+    run_until_death("rebuilding::child", dir.path(), &[]);
     on_reactor(move || async move {
         let path = dir.path();
-        {
-            let (shard, _) = open(path).await;
-            let queue = shard.queue("T", 0).expect("a queue");
-            for n in 0..100 {
-                put(&shard, &queue, 1_000 + n, &n.to_be_bytes());
-            }
-            settle(&shard).await;
-            assert!(path.join("abort").exists());
-            // Dropped without a stop: what a crash looks like.
-        }
+        assert!(path.join("abort").exists());
         let (shard, report) = open(path).await;
         assert!(!report.log.recovered.clean);
         assert_eq!(report.redone_records, 100);

@@ -146,3 +146,30 @@ impl ShardListener for Noted {
         self.progressed.set(self.progressed.get() + 1);
     }
 }
+
+const STORE: &str = "RINGMQ_SHARD_STORE";
+
+/// The store of the process that is to die, if this is one.
+pub(crate) fn store_of_the_dying() -> Option<std::path::PathBuf> {
+    std::env::var_os(STORE).map(Into::into)
+}
+
+/// Runs the ignored test `name` in a process of its own on `store`, with further variables; it must end by [`die`].
+pub(crate) fn run_until_death(name: &str, store: &Path, variables: &[(&str, String)]) {
+    use std::os::unix::process::ExitStatusExt;
+    let output = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env(STORE, store)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .output()
+        .expect("a process");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{name} ended otherwise: {said}");
+}
+
+/// Ends this process as SIGKILL does: at once, with every thread.
+pub(crate) fn die() -> ! {
+    // SAFETY: plain system calls; the signal cannot be caught.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unreachable!("a killed process does not go on")
+}
