@@ -75,10 +75,19 @@ pub fn shared() -> Place {
         // `extern "C"` function aborts.
         let registered = unsafe { libc::atexit(end_shared) };
         assert_eq!(registered, 0, "atexit");
-        let dir = tempdir("protocol");
-        let options = Options { segment_bytes: 256 << 20, ..Options::default() };
-        let broker = Broker::standalone(Target::from_env(), &dir.sub("broker"), options);
-        Mutex::new(Some(Running { broker, _dir: dir }))
+        // A child ends with the thread that started it, and the thread of the first test ends early: this one does not.
+        let (started, running) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let dir = tempdir("protocol");
+            let options = Options { segment_bytes: 256 << 20, ..Options::default() };
+            let broker = Broker::standalone(Target::from_env(), &dir.sub("broker"), options);
+            if started.send(Running { broker, _dir: dir }).is_ok() {
+                loop {
+                    std::thread::park();
+                }
+            }
+        });
+        Mutex::new(Some(running.recv().expect("the shared broker starts")))
     });
     let running = lock(shared);
     let running = running.as_ref().expect("the shared broker runs until the program ends");
