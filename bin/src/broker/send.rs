@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use ringmq_engine::shard::{NewMessage, NewRun, PutError, Queue, UnitCode};
+use ringmq_engine::shard::{NewMessage, NewRun, PutError, Queue, Stored, UnitCode};
 use ringmq_engine::state::topic_name::RETRY_PREFIX;
 use ringmq_engine::state::topics::SendTemplate;
 use ringmq_net::body::TopicFilterType;
@@ -195,21 +195,7 @@ impl Broker {
         } else {
             self.stats_put(&queue, 1, bytes);
         }
-        self.acknowledge(
-            asker,
-            asked.waits(),
-            Ack {
-                end: stored.end,
-                conn: Rc::clone(asker.conn),
-                opaque: asker.view.opaque(),
-                serialize: asker.view.serialize(),
-                queue_id: target.queue_id,
-                queue_offset: stored.queue_offset,
-                physical_offset: stored.physical_offset,
-                batch_ids: None,
-                deadline_ms: 0,
-            },
-        );
+        self.acknowledge(asker, target, asked.waits(), &stored, None);
         Ok(())
     }
 
@@ -270,21 +256,8 @@ impl Broker {
         });
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
         self.stats_put_to(&target.topic, items.len() as u64, stored.end - stored.physical_offset);
-        self.acknowledge(
-            asker,
-            asked.waits(),
-            Ack {
-                end: stored.end,
-                conn: Rc::clone(asker.conn),
-                opaque: asker.view.opaque(),
-                serialize: asker.view.serialize(),
-                queue_id: target.queue_id,
-                queue_offset: stored.queue_offset,
-                physical_offset: stored.physical_offset,
-                batch_ids: Some(ids.into_boxed_str()),
-                deadline_ms: 0,
-            },
-        );
+        let ids = Some(ids.into_boxed_str());
+        self.acknowledge(asker, target, asked.waits(), &stored, ids);
         Ok(())
     }
 
@@ -308,16 +281,33 @@ impl Broker {
     }
 
     /// Answers at once what does not wait for more than memory; keeps the rest until its level is reached.
-    fn acknowledge(&self, asker: &Asker<'_>, waits: bool, mut ack: Ack) {
+    fn acknowledge(
+        &self,
+        asker: &Asker<'_>,
+        target: &Target,
+        waits: bool,
+        stored: &Stored,
+        batch_ids: Option<Box<str>>,
+    ) {
         if asker.view.is_oneway() {
             return;
         }
+        let ack = Ack {
+            end: stored.end,
+            conn: Rc::clone(asker.conn),
+            opaque: asker.view.opaque(),
+            serialize: asker.view.serialize(),
+            queue_id: target.queue_id,
+            queue_offset: stored.queue_offset,
+            physical_offset: stored.physical_offset,
+            batch_ids,
+            deadline_ms: self.clock.monotonic_ms() + self.config.ack_timeout_ms,
+        };
         if !waits || self.config.level == Level::Memory {
             self.acks.answer(&ack, response::SUCCESS, None, Level::Memory);
-            return;
+        } else {
+            self.acks.wait(ack);
         }
-        ack.deadline_ms = self.clock.monotonic_ms() + self.config.ack_timeout_ms;
-        self.acks.wait(ack);
     }
 
     /// MESSAGE_ILLEGAL with stock's text.
