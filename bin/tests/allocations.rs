@@ -164,20 +164,7 @@ impl Peer {
             let properties = format!(
                 "UNIQ_KEY\u{1}7F0000010A2B1F89A4F2{index:04X}{opaque:08X}\u{2}TAGS\u{1}TagA\u{2}"
             );
-            let ext = [
-                ("a", "PG"),
-                ("b", "Counted"),
-                ("c", "TBW102"),
-                ("d", "4"),
-                ("e", queue.as_str()),
-                ("f", "0"),
-                ("g", "1700000000000"),
-                ("h", "0"),
-                ("i", properties.as_str()),
-                ("j", "0"),
-                ("k", "false"),
-                ("m", "false"),
-            ];
+            let ext = support::wire::send_ext("PG", "Counted", &queue, &properties, false);
             let code = support::wire::code::SEND_MESSAGE_V2;
             burst.extend(support::wire::frame(code, opaque as i32, &ext, &[b'x'; 1024]));
         }

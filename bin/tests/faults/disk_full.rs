@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::support::image::LoopFs;
-use crate::support::wire::{Conn, Reply, code, eventually};
+use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
 use crate::support::{Broker, Options, Target, exclusive, skip, tempdir};
 
 const DISK_BYTES: u64 = 512 << 20;
@@ -64,20 +64,7 @@ fn fill(path: &std::path::Path) {
 
 fn send(conn: &mut Conn, n: u32) -> Reply {
     let body = format!("message {n}");
-    let ext = [
-        ("a", "PG"),
-        ("b", "Full"),
-        ("c", "TBW102"),
-        ("d", "4"),
-        ("e", "0"),
-        ("f", "0"),
-        ("g", "1700000000000"),
-        ("h", "0"),
-        ("i", ""),
-        ("j", "0"),
-        ("k", "false"),
-        ("m", "false"),
-    ];
+    let ext = send_ext("PG", "Full", "0", "", false);
     conn.call(code::SEND_MESSAGE_V2, &ext, body.as_bytes()).expect("an answer")
 }
 

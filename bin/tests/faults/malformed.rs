@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::support::random::Random;
-use crate::support::wire::{Conn, code, frame};
+use crate::support::wire::{Conn, code, frame, send_ext};
 use crate::support::{Broker, Options, Target, exclusive, tempdir};
 
 /// What may come of it.
@@ -48,20 +48,7 @@ fn binary_header(remark_len: i32, ext_len: i32, rest: &[u8]) -> Vec<u8> {
 
 /// The 310 of a good send, with one field changed.
 fn send_with(field: &str, value: &str) -> Vec<u8> {
-    let mut ext = vec![
-        ("a", "p"),
-        ("b", "Malformed"),
-        ("c", "TBW102"),
-        ("d", "4"),
-        ("e", "0"),
-        ("f", "0"),
-        ("g", "1700000000000"),
-        ("h", "0"),
-        ("i", ""),
-        ("j", "0"),
-        ("k", "false"),
-        ("m", "false"),
-    ];
+    let mut ext = send_ext("p", "Malformed", "0", "", false);
     for pair in &mut ext {
         if pair.0 == field {
             pair.1 = value;
@@ -71,20 +58,7 @@ fn send_with(field: &str, value: &str) -> Vec<u8> {
 }
 
 fn batch_of(body: &[u8]) -> Vec<u8> {
-    let ext = [
-        ("a", "p"),
-        ("b", "Malformed"),
-        ("c", "TBW102"),
-        ("d", "4"),
-        ("e", "0"),
-        ("f", "0"),
-        ("g", "1700000000000"),
-        ("h", "0"),
-        ("i", ""),
-        ("j", "0"),
-        ("k", "false"),
-        ("m", "true"),
-    ];
+    let ext = send_ext("p", "Malformed", "0", "", true);
     frame(code::SEND_BATCH_MESSAGE, 1, &ext, body)
 }
 

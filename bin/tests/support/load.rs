@@ -309,20 +309,7 @@ impl Sender {
                 format!("{}\u{2}WAIT\u{1}true\u{2}TAGS\u{1}TagA", key(first)),
             )
         };
-        let ext = [
-            ("a", "journal"),
-            ("b", self.spec.topic.as_str()),
-            ("c", "TBW102"),
-            ("d", "4"),
-            ("e", queue.as_str()),
-            ("f", "0"),
-            ("g", "1700000000000"),
-            ("h", "0"),
-            ("i", properties.as_str()),
-            ("j", "0"),
-            ("k", "false"),
-            ("m", if batch { "true" } else { "false" }),
-        ];
+        let ext = wire::send_ext("journal", &self.spec.topic, &queue, &properties, batch);
         let code = if batch { code::SEND_BATCH_MESSAGE } else { code::SEND_MESSAGE_V2 };
         wire::put_frame(out, code, opaque, &ext, &body);
     }

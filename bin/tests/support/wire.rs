@@ -39,6 +39,30 @@ impl Reply {
     }
 }
 
+/// The fields of a 310 or 320 to a topic that may have to be made, by their short names.
+pub fn send_ext<'a>(
+    group: &'a str,
+    topic: &'a str,
+    queue: &'a str,
+    properties: &'a str,
+    batch: bool,
+) -> [(&'static str, &'a str); 12] {
+    [
+        ("a", group),
+        ("b", topic),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", queue),
+        ("f", "0"),
+        ("g", "1700000000000"),
+        ("h", "0"),
+        ("i", properties),
+        ("j", "0"),
+        ("k", "false"),
+        ("m", if batch { "true" } else { "false" }),
+    ]
+}
+
 /// A whole frame of a request.
 pub fn frame(code: i32, opaque: i32, ext: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + body.len());

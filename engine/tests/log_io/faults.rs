@@ -81,7 +81,7 @@ fn a_failure_is_for_good(op: FileOp, operation: FailedOperation) {
         read_back(&log, &before, ReadHint::EXACT).await.unwrap();
         assert!(matches!(log.close().await, Err(LogError::Failed(_))));
 
-        let (log, opened) = Log::open(config_of(&store)).await.unwrap();
+        let (log, opened) = Log::open(crate::support::config(&store)).await.unwrap();
         assert!(!opened.recovered.clean);
         read_back(&log, &before, ReadHint::EXACT).await.unwrap();
         let end = log.appended();
@@ -89,10 +89,6 @@ fn a_failure_is_for_good(op: FileOp, operation: FailedOperation) {
         settle(&log).await;
         log.close().await.unwrap();
     });
-}
-
-fn config_of(store: &Path) -> LogConfig {
-    config(store)
 }
 
 #[test]

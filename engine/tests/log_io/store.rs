@@ -30,6 +30,17 @@ async fn write(log: &Log, from: u64, count: u64, len: usize) -> Vec<Sent> {
     sent
 }
 
+/// A log of `count` messages of 3,000 bytes that was closed in order.
+fn closed_log(store: &Path, count: u64) -> Vec<Sent> {
+    let store = store.to_path_buf();
+    on_reactor(move || async move {
+        let (log, _) = Log::open(config(&store)).await.unwrap();
+        let sent = write(&log, 0, count, 3000).await;
+        log.close().await.unwrap();
+        sent
+    })
+}
+
 /// A store as a stock broker leaves it: sparse segments of full length, BLANK at the end of a full one, an all-zero
 /// segment made ahead, a checkpoint, perhaps `abort`; nothing of ours. Returns the messages and the end of the log.
 fn stock_store(store: &Path, messages: u64, abort: bool) -> (Vec<Sent>, u64) {
@@ -149,15 +160,7 @@ fn a_lock_file_that_somebody_else_wrote_is_a_stock_brokers_visit() {
 fn a_walk_sees_every_record_and_names_every_kind_of_damage() {
     let dir = disk_dir();
     let store = dir.path().to_path_buf();
-    let sent = on_reactor({
-        let store = store.clone();
-        move || async move {
-            let (log, _) = Log::open(config(&store)).await.unwrap();
-            let sent = write(&log, 0, 1000, 3000).await;
-            log.close().await.unwrap();
-            sent
-        }
-    });
+    let sent = closed_log(&store, 1000);
     let walk = |from: u64| {
         let (mut records, mut problems) = (Vec::new(), Vec::new());
         let summary = walk_log(&store, from, &mut |item| {
@@ -423,15 +426,7 @@ fn deleted_segments_can_not_be_read_and_leave_nothing_behind() {
 fn written_data_is_read_from_the_device_by_a_reactor_that_never_wrote() {
     let dir = disk_dir();
     let store = dir.path().to_path_buf();
-    let sent = on_reactor({
-        let store = store.clone();
-        move || async move {
-            let (log, _) = Log::open(config(&store)).await.unwrap();
-            let sent = write(&log, 0, 600, 3000).await;
-            log.close().await.unwrap();
-            sent
-        }
-    });
+    let sent = closed_log(&store, 600);
     on_reactor(move || async move {
         let (log, _) = Log::open(config(&store)).await.unwrap();
         for one in sent.iter().step_by(13) {

@@ -423,10 +423,9 @@ impl World {
         Ok(())
     }
 
-    /// Lets everything come to rest: then nothing may be left to do.
-    fn settle(&mut self, core: &mut LogCore<VecBuf>) -> Result<(), Violation> {
-        core.request_flush();
-        for _ in 0..1000 {
+    /// Completes what is in flight until nothing is, in at most `rounds` rounds.
+    fn run_down(&mut self, core: &mut LogCore<VecBuf>, rounds: usize) -> Result<(), Violation> {
+        for _ in 0..rounds {
             core.retry();
             self.poll(core);
             if self.in_flight.is_empty() {
@@ -435,6 +434,13 @@ impl World {
             self.complete_one(core)?;
             self.oracle.told(core.offsets())?;
         }
+        Ok(())
+    }
+
+    /// Lets everything come to rest: then nothing may be left to do.
+    fn settle(&mut self, core: &mut LogCore<VecBuf>) -> Result<(), Violation> {
+        core.request_flush();
+        self.run_down(core, 1000)?;
         let offsets = core.offsets();
         hold!(core.is_idle(), "the log does not come to rest");
         hold!(
@@ -506,15 +512,7 @@ impl World {
     /// True if it could be closed clean.
     fn close(&mut self, core: &mut LogCore<VecBuf>) -> Result<bool, Violation> {
         core.close();
-        for _ in 0..10_000 {
-            core.retry();
-            self.poll(core);
-            if self.in_flight.is_empty() {
-                break;
-            }
-            self.complete_one(core)?;
-            self.oracle.told(core.offsets())?;
-        }
+        self.run_down(core, 10_000)?;
         hold!(core.is_idle(), "a closing log doesn't come to rest");
         hold!(
             core.failure().is_some() || core.is_closed(),
