@@ -246,3 +246,25 @@ fn every_dependency_earns_its_line() {
         );
     }
 }
+
+/// The engine's features as cargo resolves them over these kinds of dependencies.
+fn engine_features(edges: &str) -> String {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none"])
+        .args(["--edges", edges, "--format", "{p} {f}"])
+        .output()
+        .expect("cargo starts");
+    let tree = succeeded("cargo tree", &output);
+    tree.lines().filter(|line| line.starts_with("ringmq-engine ")).collect()
+}
+
+#[test]
+fn only_the_builds_of_tests_can_be_told_to_fail() {
+    let shipped = engine_features("normal,build");
+    assert!(!shipped.is_empty(), "the engine is part of the program");
+    for feature in ["test-faults", "sim-switches"] {
+        assert!(!shipped.contains(feature), "a program would be built with {feature}: {shipped}");
+    }
+    assert!(engine_features("normal,build,dev").contains("test-faults"), "the tests need it");
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::IndexError;
 use super::header::{HEADER_BYTES, Header, SLOT_BYTES, Shape};
+use crate::log::{FileOp, guard, guarded_sync};
 use crate::store::sync_directory;
 
 /// A piece of work on one file. Self-contained: after a failure it is done again as it is.
@@ -32,13 +33,15 @@ impl Job {
             Err(error) => return Err(IndexError::io("open", &self.path, &error)),
         };
         let failed = |error: io::Error| IndexError::io("write", &self.path, &error);
-        file.write_all_at(&self.entries, self.shape.entry_at(self.first)).map_err(failed)?;
+        let entries_at = self.shape.entry_at(self.first);
+        guard(FileOp::Write, &self.path, || file.write_all_at(&self.entries, entries_at))
+            .map_err(failed)?;
         if let Some((header, slots)) = &self.finish {
             write_slots(&file, self.shape, slots).map_err(failed)?;
             // The entries and slots before the header that vouches for them.
-            file.sync_all().map_err(failed)?;
+            guarded_sync(&file, &self.path).map_err(failed)?;
             file.write_all_at(&header.encode(), 0).map_err(failed)?;
-            file.sync_all().map_err(failed)?;
+            guarded_sync(&file, &self.path).map_err(failed)?;
         }
         Ok(())
     }
@@ -56,7 +59,7 @@ impl Job {
                 .open(&temporary)?;
             file.set_len(self.shape.file_bytes())?;
             file.write_all_at(&self.initial.encode(), 0)?;
-            file.sync_all()?;
+            guarded_sync(&file, &temporary)?;
             if let Some(dir) = self.path.parent() {
                 fs::create_dir_all(dir)?;
                 fs::rename(&temporary, &self.path)?;
@@ -103,8 +106,8 @@ impl HeaderSave {
             if Header::decode(&now).next_entry >= self.header.next_entry {
                 return Ok(());
             }
-            file.write_all_at(&self.header.encode(), 0)?;
-            file.sync_data()
+            guard(FileOp::Write, &self.path, || file.write_all_at(&self.header.encode(), 0))?;
+            guard(FileOp::Sync, &self.path, || file.sync_data())
         };
         match save() {
             // Trimmed in the meantime.
@@ -127,7 +130,7 @@ pub(super) fn write_whole(
             write_slots(&file, shape, slots)?;
         }
         file.write_all_at(&header.encode(), 0)?;
-        file.sync_all()
+        guarded_sync(&file, path)
     };
     write().map_err(|error| IndexError::io("repair", path, &error))
 }

@@ -48,7 +48,10 @@ impl Device {
         buf: Rc<DmaBuffer>,
     ) -> io::Result<()> {
         let len = buf.len();
-        self.seam.before(FileOp::LogWrite, &segment.path, position, len).await.map_err(into_io)?;
+        let go = self.seam.before(FileOp::LogWrite, &segment.path, position, len).await;
+        if go.map_err(into_io)?.is_none() {
+            return Ok(());
+        }
         let written = segment.file.write_rc_at(buf, position).await.map_err(io::Error::from)?;
         if written == len {
             return Ok(());
@@ -59,8 +62,11 @@ impl Device {
 
     /// Flushes the device's cache for what was written to this segment.
     pub(crate) async fn flush(&self, segment: &OpenSegment) -> io::Result<()> {
-        self.seam.before(FileOp::LogFlush, &segment.path, 0, 0).await.map_err(into_io)?;
-        segment.file.fdatasync().await.map_err(io::Error::from)
+        let go = self.seam.before(FileOp::LogFlush, &segment.path, 0, 0).await;
+        match go.map_err(into_io)? {
+            Some(_) => segment.file.fdatasync().await.map_err(io::Error::from),
+            None => Ok(()),
+        }
     }
 
     /// Reads `[position, position + len)`, both multiples of the unit. Without a copy unless the device returns less than
@@ -104,7 +110,7 @@ impl Device {
             segment.file.read_at_aligned(position, len).await.map_err(|e| {
                 LogError::io(FileOp::LogRead.verb(), &segment.path, position, e.into())
             })?;
-        if most < read.len() {
+        if let Some(most) = most.filter(|n| *n < read.len()) {
             return Ok(ReadResult::slice(&read, 0, most).unwrap_or_default());
         }
         Ok(read)

@@ -76,15 +76,15 @@ impl Files {
     }
 
     pub(crate) fn sync_dir(&self, dir: &Path) -> Result<(), LogError> {
-        self.seam.run(FileOp::SyncDir, dir, 0, 0, || File::open(dir)?.sync_all())
+        self.seam.run_or(FileOp::SyncDir, dir, (0, 0), (), || File::open(dir)?.sync_all())
     }
 
     pub(crate) fn sync_data(&self, file: &File, path: &Path) -> Result<(), LogError> {
-        self.seam.run(FileOp::Sync, path, 0, 0, || file.sync_data())
+        self.seam.run_or(FileOp::Sync, path, (0, 0), (), || file.sync_data())
     }
 
     pub(crate) fn sync_all(&self, file: &File, path: &Path) -> Result<(), LogError> {
-        self.seam.run(FileOp::Sync, path, 0, 0, || file.sync_all())
+        self.seam.run_or(FileOp::Sync, path, (0, 0), (), || file.sync_all())
     }
 
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), LogError> {
@@ -169,7 +169,7 @@ impl Files {
         from: u64,
         len: u64,
     ) -> Result<bool, LogError> {
-        self.seam.run(FileOp::Zero, path, from, len, || {
+        self.seam.run_or(FileOp::Zero, path, (from, len), true, || {
             // SAFETY: a plain system call on an open descriptor.
             let rc = unsafe {
                 libc::fallocate(
@@ -199,7 +199,7 @@ impl Files {
         len: u64,
         zeros: &Zeros,
     ) -> Result<(), LogError> {
-        self.seam.run(FileOp::Zero, path, from, len, || {
+        self.seam.run_or(FileOp::Zero, path, (from, len), (), || {
             let mut at = from;
             while at < from + len {
                 let step = ((from + len - at) as usize).min(ZERO_STEP_MAX);

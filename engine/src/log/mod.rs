@@ -15,6 +15,8 @@ mod core_config;
 mod core_test;
 mod device;
 mod driver;
+#[cfg(feature = "test-faults")]
+mod env_faults;
 mod error;
 mod failure;
 mod faults;
@@ -51,6 +53,7 @@ pub use core_config::{CoreConfig, CoreConfigError};
 pub use error::LogError;
 pub use failure::{AppendError, FailedOperation, Failure};
 pub use faults::{DiskFaults, Fault, FaultSeam, FileOp};
+pub(crate) use faults::{guard, guarded_sync};
 pub use files::DiskSpace;
 pub use open::{LockStamps, LogConfig, Opened};
 pub use reader::READ_BYTES_MAX;

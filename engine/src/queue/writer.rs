@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::QueueError;
 use super::unit::{UNIT_BYTES, Unit};
+use crate::log::{FileOp, guard, guarded_sync};
 use crate::store::{numbered_name, sync_file_system};
 
 /// Up to this many new files are synced one by one before they appear; more share one sync of the file system.
@@ -106,8 +107,7 @@ impl QueueWriter {
             let key = (part.uid, file_start);
             let path = self.queue_dir(&part.topic, part.queue_id).join(numbered_name(file_start));
             match self.existing(key, &path) {
-                Ok(file) => file
-                    .write_all_at(now, within)
+                Ok(file) => guard(FileOp::Write, &path, || file.write_all_at(now, within))
                     .map_err(|error| QueueError::io("write", &path, &error))?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let blanks = if blank_from < 0 { 0 } else { within };
@@ -155,8 +155,7 @@ impl QueueWriter {
             })?;
         } else {
             for one in &prepared {
-                one.file
-                    .sync_all()
+                guarded_sync(&one.file, &one.temporary)
                     .map_err(|error| QueueError::io("fsync", &one.temporary, &error))?;
             }
         }

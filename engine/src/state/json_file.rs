@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::log::{FileOp, guard, guarded_sync};
+use crate::store::sync_directory;
+
 /// The largest configuration file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
 
@@ -150,13 +153,12 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), ConfigFileError> {
     }
     let tmp = with_suffix(path, ".tmp");
     let mut file = File::create(&tmp).map_err(io_error("create", &tmp))?;
-    file.write_all(bytes).map_err(io_error("write", &tmp))?;
-    file.sync_all().map_err(io_error("fsync", &tmp))?;
+    guard(FileOp::Write, &tmp, || file.write_all(bytes)).map_err(io_error("write", &tmp))?;
+    guarded_sync(&file, &tmp).map_err(io_error("fsync", &tmp))?;
     drop(file);
     keep_backup(path)?;
-    fs::rename(&tmp, path).map_err(io_error("rename", &tmp))?;
-    let dir_file = File::open(dir).map_err(io_error("open the directory", dir))?;
-    dir_file.sync_all().map_err(io_error("fsync the directory", dir))
+    guard(FileOp::Rename, &tmp, || fs::rename(&tmp, path)).map_err(io_error("rename", &tmp))?;
+    sync_directory(dir).map_err(io_error("fsync the directory", dir))
 }
 
 fn keep_backup(path: &Path) -> Result<(), ConfigFileError> {

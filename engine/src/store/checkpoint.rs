@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{StoreError, write_replacing};
+use crate::log::{FileOp, guard};
 
 /// Length of the file.
 pub const CHECKPOINT_BYTES: usize = 4096;
@@ -73,8 +74,8 @@ impl Checkpoint {
         }
         let write = || -> io::Result<()> {
             let file = OpenOptions::new().write(true).open(path)?;
-            file.write_all_at(&self.encode(), 0)?;
-            file.sync_data()
+            guard(FileOp::Write, path, || file.write_all_at(&self.encode(), 0))?;
+            guard(FileOp::Sync, path, || file.sync_data())
         };
         write().map_err(|error| StoreError::io("write", path, error))
     }

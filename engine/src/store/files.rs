@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use super::StoreError;
+use crate::log::{FileOp, guard, guarded_sync};
 
 /// Digits of a file that is named by an offset.
 const NAME_DIGITS: usize = 20;
@@ -62,7 +63,7 @@ pub fn list_numbered(dir: &Path) -> io::Result<Vec<NumberedFile>> {
 /// # Errors
 /// The I/O error of open or fsync.
 pub fn sync_directory(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    guard(FileOp::SyncDir, dir, || File::open(dir)?.sync_all())
 }
 
 /// Makes `dir` and its missing parents, each durable in its parent.
@@ -93,13 +94,14 @@ pub fn create_dir_durable(dir: &Path) -> io::Result<()> {
 /// # Errors
 /// The I/O error. After one, what was written before can no longer be assumed to become durable.
 pub fn sync_file_system(dir: &Path) -> io::Result<()> {
-    let dir = File::open(dir)?;
-    // SAFETY: syncfs takes a descriptor, which `dir` keeps open over the call, and no memory.
-    if unsafe { libc::syncfs(dir.as_raw_fd()) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let open = File::open(dir)?;
+    guard(FileOp::Sync, dir, || {
+        // SAFETY: syncfs takes a descriptor, which `open` keeps open over the call, and no memory.
+        match unsafe { libc::syncfs(open.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
 }
 
 /// Replaces the file `path` by `content`: after a crash either the old or the new content is there, durable once this returns.
@@ -110,8 +112,8 @@ pub fn write_replacing(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     let temporary = path.with_extension("tmp");
     let write = || -> io::Result<()> {
         let mut file = File::create(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()
+        guard(FileOp::Write, &temporary, || file.write_all(content))?;
+        guarded_sync(&file, &temporary)
     };
     write().map_err(|error| StoreError::io("write", &temporary, error))?;
     fs::rename(&temporary, path)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::{StoreError, StoreLayout, sync_directory};
+use crate::log::guarded_sync;
 
 /// Stores locked by this process, by device and inode: a POSIX lock does not keep a process from itself.
 static HELD: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
@@ -86,7 +87,7 @@ impl StoreLock {
             _ => StoreError::io("lock", &path, error),
         })?;
         file.write_all_at(b"lock", 0).map_err(failed("write"))?;
-        file.sync_all().map_err(failed("fsync"))?;
+        guarded_sync(&file, &path).map_err(failed("fsync"))?;
         sync_directory(layout.root()).map_err(failed("fsync the directory of"))?;
         let meta = file.metadata().map_err(failed("look at"))?;
         let key = (meta.dev(), meta.ino());
@@ -144,7 +145,7 @@ impl AbortMarker {
     /// [`StoreError::Io`].
     pub fn set(&self) -> Result<(), StoreError> {
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
-        file.and_then(|file| file.sync_all())
+        file.and_then(|file| guarded_sync(&file, &self.path))
             .map_err(|error| StoreError::io("create", &self.path, error))?;
         self.sync()
     }
