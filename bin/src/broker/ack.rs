@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_net::code::response;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
-use ringmq_net::reply::{ReplyHead, StoredReplies, StoredReply, encode_reply};
+use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
 use ringmq_net::server::Conn;
 
 /// How far a send has come. Told to every producer as ext field `ackLevel`.
@@ -56,32 +57,30 @@ pub(super) struct Ack {
     pub(super) batch_ids: Option<Box<str>>,
     /// When to give up waiting, milliseconds of the reactor's clock.
     pub(super) deadline_ms: i64,
+    /// The topic is new, and this save of it is still to become durable.
+    pub(super) unsaved: Option<SaveTicket>,
 }
 
 /// The sends that wait, and what every answer repeats.
 pub(super) struct Acks {
     waiting: RefCell<VecDeque<Ack>>,
-    /// Physical offsets behind which nothing is answered yet, ascending: see [`Acks::hold`].
-    held: RefCell<VecDeque<u64>>,
+    /// Sends that have the level beside them and wait for their topic to be saved: see [`Acks::answer_unsaved`].
+    unsaved: RefCell<Vec<(Ack, Level)>>,
     store_host: SocketAddr,
-    replies: StoredReplies,
+    region: String,
+    trace_on: bool,
 }
 
 impl Acks {
     /// Nothing waits. `store_host` is the address inside message ids.
-    pub(super) fn new(store_host: SocketAddr, region: &str, trace_on: bool) -> Self {
-        let (waiting, held) = (RefCell::default(), RefCell::default());
-        Acks { waiting, held, store_host, replies: StoredReplies::new(region, trace_on) }
-    }
-
-    /// What all answers to sends repeat.
-    pub(super) fn replies(&self) -> &StoredReplies {
-        &self.replies
+    pub(super) fn new(store_host: SocketAddr, region: String, trace_on: bool) -> Self {
+        let (waiting, unsaved) = (RefCell::default(), RefCell::default());
+        Acks { waiting, unsaved, store_host, region, trace_on }
     }
 
     /// How many sends wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.borrow().len()
+        self.waiting.borrow().len() + self.unsaved.borrow().len()
     }
 
     /// Waits until the log has come to `ack.end`.
@@ -89,28 +88,46 @@ impl Acks {
         self.waiting.borrow_mut().push_back(ack);
     }
 
-    /// Sends that end behind `from`, now the log's end, wait for more than their level: until [`Acks::unhold`] was called as often
-    /// as this.
-    pub(super) fn hold(&self, from: u64) {
-        self.held.borrow_mut().push_back(from);
-    }
-
-    /// Ends the earliest hold.
-    pub(super) fn unhold(&self) {
-        self.held.borrow_mut().pop_front();
-    }
-
-    /// Answers success to all that end at or before `reached` and are not held; returns how many.
+    /// Answers success to all that end at or before `reached`, but to those whose topic is still to be saved; returns how many.
     pub(super) fn release(&self, reached: u64, level: Level) -> usize {
-        let reached = self.held.borrow().front().map_or(reached, |from| reached.min(*from));
         let mut waiting = self.waiting.borrow_mut();
         let mut released = 0;
         while waiting.front().is_some_and(|ack| ack.end <= reached) {
             let Some(ack) = waiting.pop_front() else { break };
+            if ack.unsaved.is_some() {
+                self.unsaved.borrow_mut().push((ack, level));
+                continue;
+            }
             self.answer(&ack, response::SUCCESS, None, level);
             released += 1;
         }
         released
+    }
+
+    /// Answers those that waited for their topic to be saved: success when it is; FLUSH_DISK_TIMEOUT when saving fails or takes
+    /// too long, for a crash would make the message unreadable until somebody makes the topic again. Returns how many.
+    pub(super) fn answer_unsaved(
+        &self,
+        now_ms: i64,
+        status: impl Fn(SaveTicket) -> SaveStatus,
+    ) -> usize {
+        let mut unsaved = self.unsaved.borrow_mut();
+        let before = unsaved.len();
+        unsaved.retain(|(ack, level)| {
+            match ack.unsaved.map(&status) {
+                Some(SaveStatus::Pending) if ack.deadline_ms > now_ms => return true,
+                None | Some(SaveStatus::Saved) => self.answer(ack, response::SUCCESS, None, *level),
+                Some(SaveStatus::Pending) => {
+                    self.answer(ack, response::FLUSH_DISK_TIMEOUT, None, *level);
+                }
+                Some(SaveStatus::Failing(why)) => {
+                    let why = format!("the message is stored, its new topic not saved yet: {why}");
+                    self.answer(ack, response::FLUSH_DISK_TIMEOUT, Some(&why), *level);
+                }
+            }
+            false
+        });
+        before - unsaved.len()
     }
 
     /// Answers FLUSH_DISK_TIMEOUT to all that have waited too long, with the level that was reached: the messages are
@@ -135,7 +152,10 @@ impl Acks {
             if ack.end <= written {
                 self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
             } else {
-                let ext = self.replies.refusal_fields();
+                let ext = [
+                    ("MSG_REGION", ExtValue::Str(&self.region)),
+                    ("TRACE_ON", ExtValue::Bool(self.trace_on)),
+                ];
                 let head = ReplyHead {
                     serialize: ack.serialize,
                     opaque: ack.opaque,
@@ -159,20 +179,15 @@ impl Acks {
             }
             .write(&mut id),
         };
-        let reply = StoredReply {
-            serialize: ack.serialize,
-            opaque: ack.opaque,
-            queue_id: ack.queue_id,
-            msg_id: id,
-            queue_offset: ack.queue_offset,
-            ack_level: level.name(),
-            ack_replicas: 0,
-        };
-        if code == response::SUCCESS && remark.is_none() {
-            ack.conn.push(|out| self.replies.encode(out, &reply));
-            return;
-        }
-        let ext = self.replies.fields(&reply);
+        let ext = [
+            ("queueId", ExtValue::I64(i64::from(ack.queue_id))),
+            ("TRACE_ON", ExtValue::Bool(self.trace_on)),
+            ("MSG_REGION", ExtValue::Str(&self.region)),
+            ("msgId", ExtValue::Str(id)),
+            ("queueOffset", ExtValue::I64(ack.queue_offset)),
+            ("ackLevel", ExtValue::Str(level.name())),
+            ("ackReplicas", ExtValue::I64(0)),
+        ];
         let head = ReplyHead {
             serialize: ack.serialize,
             opaque: ack.opaque,

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringmq_engine::shard::{NewMessage, NewRun, UnitCode};
+use ringmq_engine::shard::{NewMessage, NewRun, ShardError, UnitCode};
 use ringmq_engine::state::delay::{Due, due, level_to_queue};
 use ringmq_net::record::{Properties, decode, tags_code};
 
@@ -15,7 +15,7 @@ use super::Broker;
 
 /// The wait after a delivery that the store refused (stock 4.9.8).
 const RETRY: Duration = Duration::from_millis(100);
-/// Longest sleep, so that a clock that was set forward is noticed.
+/// Longest sleep, so that a clock that was set forward is noticed; and the wait after a read that the disk failed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Messages delivered of one level before the others get their turn.
 const BATCH: usize = 256;
@@ -29,6 +29,8 @@ enum Head {
     Empty,
     /// The store did not take it.
     Refused,
+    /// The disk did not give it.
+    Unreadable,
 }
 
 impl Broker {
@@ -40,7 +42,7 @@ impl Broker {
                 match self.deliver_level(level).await {
                     Head::Delivered => sleep = Duration::ZERO,
                     Head::DueIn(ms) => sleep = sleep.min(Duration::from_millis(ms.max(1) as u64)),
-                    Head::Empty => {}
+                    Head::Empty | Head::Unreadable => {}
                     Head::Refused => sleep = sleep.min(RETRY),
                 }
             }
@@ -74,10 +76,7 @@ impl Broker {
         let unit = match self.shard.unit(&queue, offset).await {
             Ok(Some(unit)) => unit,
             Ok(None) => return Head::Empty,
-            Err(error) => {
-                self.report_read_error(&error);
-                return Head::Refused;
-            }
+            Err(error) => return self.undeliverable(level, offset, &error),
         };
         let delay_ms = self.delay_levels.delay_ms(level).unwrap_or(0);
         match due(unit.tags_code, delay_ms, self.clock.now_ms()) {
@@ -85,23 +84,33 @@ impl Broker {
             Due::In(ms) => return Head::DueIn(ms),
         }
         let delivered = match self.read_record(unit.physical_offset).await {
-            Some(record) => self.deliver_record(record.bytes()),
-            // Stock skips a record that cannot be read; so do we, but not in silence.
-            None => {
+            Ok(Some(record)) => self.deliver_record(record.bytes()),
+            // Stock skips what is no record; so do we, but not in silence.
+            Ok(None) => {
                 tracing::error!(
                     level,
                     offset,
                     physical_offset = unit.physical_offset,
-                    "a delayed message cannot be read and is skipped"
+                    "there is no delayed message where its queue says: skipped"
                 );
                 true
             }
+            Err(error) => return self.undeliverable(level, offset, &error),
         };
         if !delivered {
             return Head::Refused;
         }
         self.delay_offsets.borrow_mut().set(level, offset + 1);
         Head::Delivered
+    }
+
+    /// A message that the disk does not give now may be given later: it is never skipped for that.
+    fn undeliverable(&self, level: i32, offset: i64, error: &ShardError) -> Head {
+        let why = format!(
+            "delay level {level} waits at offset {offset} until it can be read: {error}: check the disk (to give the message up, stop the broker and raise the level's offset in delayOffset.json)"
+        );
+        self.rare_log.error("delivery of delayed messages", &why);
+        Head::Unreadable
     }
 
     /// Stores the message anew where it belongs. The properties text stays as it is: DELAY, REAL_TOPIC and REAL_QID

@@ -14,12 +14,14 @@ use ringmq_engine::state::{DELAY_FILE, GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE};
 use ringmq_engine::store::StoreLayout;
 use ringmq_net::code::response;
 
-use super::{Broker, BrokerConfig, Refusal, TopicSlot};
+use super::{Broker, BrokerConfig, Refusal, TopicHandle, TopicSlot};
 
 /// How often changed files are saved. Stock saves offsets every 5 s and topics at once; all of ours are cheap and coalesced.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// How often a save that somebody waits for is looked at: the saver is a thread without a way to wake a reactor.
 const SAVED_POLL: Duration = Duration::from_millis(2);
+/// The same while it fails, and is tried again each second.
+const FAILING_POLL: Duration = Duration::from_millis(100);
 /// Saves of offsets: every so many rounds of [`SAVE_EVERY`] (5 s, as stock).
 const OFFSET_ROUNDS: u64 = 5;
 /// The same for delay offsets (10 s, as stock).
@@ -141,21 +143,35 @@ impl Broker {
         })
     }
 
-    /// From now on no send is answered before the state that the ticket names is durable: an acknowledged message could not be
-    /// read after a crash that forgets its topic. A few milliseconds, in which the shard goes on otherwise.
-    pub(super) fn answer_when_saved(self: &Rc<Self>, ticket: SaveTicket) {
-        self.acks.hold(self.shard.log().appended());
-        let broker = Rc::clone(self);
+    /// From now on no send to this new topic is answered with success before the state that the ticket names is durable: an
+    /// acknowledged message could not be read after a crash that forgets its topic. A few milliseconds; if saving fails, such
+    /// sends are answered 10 with the level that they have, until it succeeds. Other topics' sends go on.
+    pub(super) fn answer_when_saved(self: &Rc<Self>, topic: &TopicHandle, ticket: SaveTicket) {
+        topic.slot().unsaved.set(Some(ticket));
+        let (broker, topic) = (Rc::clone(self), Rc::clone(topic));
         glommio::spawn_local(async move {
-            if let Err(why) = broker.durable(ticket).await {
-                // Other topics' sends must not fail for this. Whoever reads the log knows what is at risk.
-                broker.rare_log.error("a new topic is not saved, and lost in a crash", &why);
+            let mut pause = SAVED_POLL;
+            while !broker.stopped() {
+                match broker.saver.status(ticket) {
+                    SaveStatus::Saved => break,
+                    SaveStatus::Failing(_) => pause = FAILING_POLL,
+                    SaveStatus::Pending => {}
+                }
+                broker.answer_unsaved();
+                glommio::timer::sleep(pause).await;
             }
-            broker.acks.unhold();
-            broker.release_acks();
-            broker.flush_replies();
+            topic.slot().unsaved.set(None);
+            broker.answer_unsaved();
         })
         .detach();
+    }
+
+    /// Answers the sends that have their level and wait for their topic's entry in the file no longer.
+    pub(super) fn answer_unsaved(&self) {
+        let now_ms = self.clock.monotonic_ms();
+        if self.acks.answer_unsaved(now_ms, |ticket| self.saver.status(ticket)) > 0 {
+            self.flush_replies();
+        }
     }
 
     fn save(&self, offsets: bool, delay: bool) {

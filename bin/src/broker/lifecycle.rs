@@ -128,6 +128,7 @@ impl Broker {
             server: OnceCell::new(),
             phase: Cell::new(Phase::Serving),
             leaving: Cell::new(false),
+            log_failed: Cell::new(false),
             topics: RefCell::new(tables.topics),
             groups: RefCell::new(tables.groups),
             offsets: RefCell::new(tables.offsets),
@@ -137,7 +138,7 @@ impl Broker {
             delay_offsets: RefCell::new(tables.delay),
             waiters: RefCell::new(waiters),
             woken: RefCell::default(),
-            acks: Acks::new(config.store_host, &config.region, config.trace_on),
+            acks: Acks::new(config.store_host, config.region.clone(), config.trace_on),
             stats: Stats::new(&config.cluster, now_ms),
             rewriter: RefCell::new(PropertiesRewriter::new()),
             batch_texts: RefCell::default(),
@@ -239,6 +240,7 @@ impl Broker {
         if self.acks.expire(now_ms, self.shard.log().written()) > 0 {
             self.flush_replies();
         }
+        self.answer_unsaved();
     }
 
     /// Selective pulls that are behind their queue are answered although nothing matched.
@@ -294,6 +296,10 @@ impl Broker {
         self.run_woken(&mut woken);
         self.flush_replies();
         self.answer_waiting_sends().await;
+        // A disk that hangs keeps the process, not its clients: they hear what their messages have come to.
+        self.acks.expire(i64::MAX, self.shard.log().written());
+        self.acks.answer_unsaved(i64::MAX, |ticket| self.saver.status(ticket));
+        self.flush_replies();
         Timer::new(REFUSE).await;
         server.drain(DRAIN_WAIT).await;
         self.phase.set(Phase::Stopped);
@@ -301,8 +307,9 @@ impl Broker {
         for task in tasks {
             task.cancel().await;
         }
-        self.save_all()?;
-        self.shard.close().await.map_err(|error| error.to_string())?;
+        let saved = self.save_all();
+        let closed = self.shard.close().await.map_err(|error| error.to_string());
+        closed.and(saved)?;
         tracing::info!(broker = %self.config.name, "stopped");
         Ok(())
     }
@@ -390,7 +397,13 @@ impl ShardListener for Listener {
         if let Some(failure) = log.failed() {
             let why = failure.to_string();
             broker.acks.fail(log.written(), &why);
-            broker.rare_log.error("commit log", &why);
+            if !broker.log_failed.replace(true) {
+                tracing::error!(
+                    broker = %broker.config.name,
+                    dir = %broker.shard.layout().commit_log().display(),
+                    "the log takes no more messages, sends are refused, reads go on: {why}"
+                );
+            }
         }
         broker.run_released();
         broker.flush_replies();

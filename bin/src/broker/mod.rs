@@ -29,7 +29,7 @@ use ringmq_engine::state::topics::{PERM_READ, PERM_WRITE, Topic, TopicTable};
 use ringmq_engine::state::waiters::{WaitQueue, Waiters};
 use ringmq_net::body::SubscriptionGroupConfig;
 use ringmq_net::code::response;
-use ringmq_net::record::{BatchTexts, PropertiesRewriter};
+use ringmq_net::record::PropertiesRewriter;
 use ringmq_net::server::Server;
 
 mod ack;
@@ -90,6 +90,8 @@ enum Phase {
 /// What a topic carries with it: handles of its queues, by queue id, so that a send finds its queue without hashing.
 #[derive(Default)]
 struct TopicSlot {
+    /// The save that its entry in the topics' file waits for, until that is durable.
+    unsaved: Cell<Option<SaveTicket>>,
     /// What a put counts on.
     put: OnceCell<stats::TopicItems>,
     queues: RefCell<Vec<Option<Rc<Queue>>>>,
@@ -121,7 +123,7 @@ struct Broker {
     stats: Stats,
 
     rewriter: RefCell<PropertiesRewriter>,
-    batch_texts: RefCell<BatchTexts>,
+    batch_texts: RefCell<Vec<u8>>,
     slow_tasks: Cell<usize>,
     next_random: Cell<u64>,
     next_opaque: Cell<i32>,
@@ -145,6 +147,8 @@ struct Broker {
     config_version: RefCell<String>,
     /// The name servers are being left.
     leaving: Cell<bool>,
+    /// The log has failed, and that has been said.
+    log_failed: Cell<bool>,
     saver: ConfigSaver,
     paths: Paths,
     save_rounds: Cell<u64>,
@@ -168,21 +172,32 @@ impl Broker {
         self.phase.get() == Phase::Stopped
     }
 
-    /// Refuses new messages on the way out and while the disk is too full.
+    /// Refuses new messages on the way out, while the disk is too full, and after the disk has failed.
     fn check_accepting(&self) -> Result<(), Refusal> {
-        if self.phase.get() == Phase::Serving && !self.shard.disk_full() {
+        let log = self.shard.log();
+        if self.phase.get() == Phase::Serving && !self.shard.disk_full() && log.failed().is_none() {
             return Ok(());
         }
         Err(self.not_writable())
     }
 
-    /// SERVICE_NOT_AVAILABLE with stock's text: a producer takes another broker.
+    /// SERVICE_NOT_AVAILABLE with stock's text: a producer takes another broker. Behind it our reason, if the store knows one.
     fn not_writable(&self) -> Refusal {
+        let log = self.shard.log();
+        let why = match (log.failed(), log.segment_error()) {
+            (Some(failure), _) => format!(" The log has stopped: {failure}"),
+            (None, Some(error)) => format!(" The next segment can't be made: {error}"),
+            (None, None) => String::new(),
+        };
+        self.not_writable_for(&why)
+    }
+
+    fn not_writable_for(&self, why: &str) -> Refusal {
         let used = f64::from(self.shard.disk_used_percent()) / 100.0;
         Refusal::new(
             response::SERVICE_NOT_AVAILABLE,
             format!(
-                "service not available now. It may be caused by one of the following reasons: the broker's disk is full [CL: {used:5.2} CQ: {used:5.2} INDEX: {used:5.2}], messages are put to the slave, message store has been shut down, etc."
+                "service not available now. It may be caused by one of the following reasons: the broker's disk is full [CL: {used:5.2} CQ: {used:5.2} INDEX: {used:5.2}], messages are put to the slave, message store has been shut down, etc.{why}"
             ),
         )
     }
@@ -278,18 +293,18 @@ impl Broker {
     }
 
     /// The record at a physical offset that a client named; `None` for anything that is not a whole visible record.
-    async fn read_record(&self, physical_offset: i64) -> Option<Slice> {
-        match self.shard.record_at(u64::try_from(physical_offset).ok()?).await {
-            Ok(record) => record,
-            Err(error) => {
-                self.report_read_error(&error.into());
-                None
-            }
+    ///
+    /// # Errors
+    /// The disk did not give it: it may be there all the same.
+    async fn read_record(&self, physical_offset: i64) -> Result<Option<Slice>, ShardError> {
+        match u64::try_from(physical_offset) {
+            Ok(offset) => Ok(self.shard.record_at(offset).await?),
+            Err(_) => Ok(None),
         }
     }
 
     fn report_read_error(&self, error: &ShardError) {
-        self.rare_log.error("reading the commit log", error);
+        self.rare_log.error("reading messages: check the disk", error);
     }
 
     /// The answer to a request whose data cannot be read.

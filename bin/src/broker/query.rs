@@ -27,11 +27,12 @@ impl Broker {
         let offset = ViewMessageHeader::decode(view)?.offset;
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
             match broker.read_record(offset).await {
-                Some(record) => answer.record(&record),
-                None => answer.refuse(&Refusal::new(
+                Ok(Some(record)) => answer.record(&record),
+                Ok(None) => answer.refuse(&Refusal::new(
                     response::SYSTEM_ERROR,
                     format!("can not find message by the offset, {offset}"),
                 )),
+                Err(error) => answer.refuse(&broker.read_refusal(&error)),
             }
         })
     }
@@ -56,7 +57,12 @@ impl Broker {
             };
             let mut body = Vec::new();
             for offset in &found.physical_offsets {
-                let Some(record) = broker.read_record(*offset).await else { continue };
+                let record = match broker.read_record(*offset).await {
+                    Ok(Some(record)) => record,
+                    Ok(None) => continue,
+                    // Less than all there is would look like all there is.
+                    Err(error) => return answer.refuse(&broker.read_refusal(&error)),
+                };
                 if !body.is_empty() && body.len() + record.bytes().len() > QUERY_BYTES_MAX {
                     break;
                 }

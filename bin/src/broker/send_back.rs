@@ -74,7 +74,8 @@ impl Broker {
 
     /// Reads the record and stores its copy. The answer does not wait for the level, as in stock.
     async fn store_back(&self, back: &SendBack) -> Result<(), Refusal> {
-        let record = self.read_record(back.physical_offset).await.ok_or_else(|| {
+        let record = self.read_record(back.physical_offset).await;
+        let record = record.map_err(|error| self.read_refusal(&error))?.ok_or_else(|| {
             let remark = format!("look message by offset failed, {}", back.physical_offset);
             Refusal::new(response::SYSTEM_ERROR, remark)
         })?;
@@ -123,13 +124,13 @@ impl Broker {
             None => (self.queue_of(&topic, queue_id)?, None),
         };
         let mut rewriter = self.rewriter.borrow_mut();
-        let stored_known = rewriter
+        let (properties, stored_known) = rewriter
             .rewrite(text, &[], &set)
             .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
         let message = NewMessage {
             flag: view.flag(),
             body: view.body(),
-            properties: rewriter.text(),
+            properties,
             known: stored_known,
             code: match delay_ms {
                 Some(delay_ms) => UnitCode::DeliverAfterMs(delay_ms),

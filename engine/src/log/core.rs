@@ -204,9 +204,12 @@ impl<B: BlockBuf> LogCore<B> {
         if len as u64 > max {
             return Err(AppendError::TooLarge { len, max });
         }
-        let (unwritten, max) = (self.unwritten_bytes, self.config.unwritten_bytes_max);
-        if unwritten > 0 && unwritten + len as u64 > max {
-            return Err(AppendError::Busy { unwritten, max });
+        // What is written and waits for its flush counts too: each of its records is held in memory until it is visible.
+        let waiting =
+            if self.config.sync { self.appended - self.durable } else { self.unwritten_bytes };
+        let max = self.config.unwritten_bytes_max;
+        if waiting > 0 && waiting + len as u64 > max {
+            return Err(AppendError::Busy { unwritten: waiting, max });
         }
         Ok(())
     }
@@ -462,7 +465,7 @@ impl<B: BlockBuf> LogCore<B> {
         }
     }
 
-    /// The zeros are durable, or the log has failed. A full disk only suspends zeroing until [`Self::retry`].
+    /// The zeros are durable, or the log has failed. A full disk or quota only suspends zeroing until [`Self::retry`].
     pub fn zero_done(&mut self, id: u64, result: io::Result<()>) {
         let zero = self.zero.take().filter(|zero| zero.id == id);
         let Some(zero) = zero else { panic!("zeroing {id} ended but isn't in flight") };
@@ -470,7 +473,8 @@ impl<B: BlockBuf> LogCore<B> {
             Ok(()) => self.frontier.piece_done(),
             Err(error) => {
                 self.frontier.piece_failed();
-                if error.kind() == io::ErrorKind::StorageFull {
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                {
                     self.zero_suspended = true;
                 } else {
                     let upto = zero.segment_start + zero.to;

@@ -229,11 +229,16 @@ impl Shell {
                 }
             }
             Report::Saved { id, result } => {
-                *shell.save_error.borrow_mut() = result.as_ref().err().cloned();
+                let before = shell.save_error.replace(result.as_ref().err().cloned());
                 match (&result, shell.saving.take()) {
                     (Ok(()), Some(state)) => shell.saved.set(state),
-                    (Err(e), _) => tracing::warn!("{e}; tried again in a second"),
+                    (Err(e), _) if before.is_none() => tracing::error!(
+                        "the log's state is not saved, and once it has come to the end of what the last one allows, nothing is written: {e}: free space or check the disk; tried again every second"
+                    ),
                     _ => {}
+                }
+                if before.is_some() && result.is_ok() {
+                    tracing::info!("{} is saved again", shell.layout.state.display());
                 }
                 shell.core.borrow_mut().state_saved(id, result.map_err(into_io));
                 shell.pump();
@@ -256,8 +261,9 @@ impl Shell {
                     modified_ms: now_ms(),
                 };
                 self.table.push(info, Rc::new(open));
-                if self.no_space.replace(false) {
-                    tracing::info!("segment {start:020} made: appends are taken again");
+                if self.not_made.take().is_some() {
+                    let path = self.layout.segment(start);
+                    tracing::info!("{} is made: new messages are taken again", path.display());
                 }
                 self.core.borrow_mut().segment_ready(start, zeroed);
                 self.pump();
@@ -271,9 +277,9 @@ impl Shell {
     }
 
     fn segment_not_made(&self, start: u64, error: &LogError) {
-        if !self.no_space.replace(true) {
-            tracing::warn!(
-                "segment {start:020} can't be made: {error}; tried again every second, appends that need it are refused"
+        if self.not_made.replace(Some(error.clone())).is_none() {
+            tracing::error!(
+                "the next segment can't be made, new messages are refused until it is, reads go on: {error}: free space or check the disk; tried again every second"
             );
         }
         self.core.borrow_mut().segment_failed(start);

@@ -7,10 +7,10 @@ use std::io;
 pub enum AppendError {
     /// Appends outrun the device: answer busy, the sender tries again.
     #[error(
-        "{unwritten} bytes wait to be written and at most {max} may: the device is too slow for the load, try again"
+        "{unwritten} bytes wait for the device and at most {max} may: it is too slow for the load, try again"
     )]
     Busy {
-        /// Bytes appended and not yet written.
+        /// Bytes appended and not yet written; at level `sync`, not yet flushed.
         unwritten: u64,
         /// The budget.
         max: u64,

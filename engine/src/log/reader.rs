@@ -72,7 +72,11 @@ impl Log {
                 Join::Lead(lead) => {
                     let got = self.extent(start, block, offset, len, hint).await;
                     drop(lead);
-                    return got;
+                    return match got {
+                        // A bad place somewhere in the extent takes no more than the records it lies in.
+                        Err(LogError::Io { .. }) => self.exact(start, offset, len).await,
+                        other => other,
+                    };
                 }
             }
         }

@@ -94,8 +94,8 @@ pub(crate) struct Shell {
     pub(crate) on_progress: RefCell<Option<OnProgress>>,
     pub(crate) folder: RefCell<Folder>,
     pub(crate) zeroing: Cell<bool>,
-    /// A segment could not be made the last time.
-    pub(crate) no_space: Cell<bool>,
+    /// Why a segment could not be made the last time.
+    pub(crate) not_made: RefCell<Option<LogError>>,
     pub(crate) stats: Cell<LogStats>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
@@ -121,7 +121,7 @@ impl Log {
             changed: Changed::default(),
             on_progress: RefCell::default(),
             zeroing: Cell::new(false),
-            no_space: Cell::new(false),
+            not_made: RefCell::default(),
             stats: Cell::default(),
             tasks: RefCell::default(),
         }))
@@ -153,7 +153,9 @@ impl Log {
             let ready = {
                 let core = shell.core.borrow();
                 let zeroed = !shell.config.core.zero_ahead || core.zeroed_to() > end;
-                core.failure().is_some() || shell.no_space.get() || core.ready_end() > end && zeroed
+                core.failure().is_some()
+                    || shell.not_made.borrow().is_some()
+                    || core.ready_end() > end && zeroed
             };
             if ready {
                 return Ok(());
@@ -268,9 +270,14 @@ impl Log {
         self.0.core.borrow().failure().cloned()
     }
 
-    /// The next segment can't be made for want of space; clears itself.
+    /// The next segment can't be made, most likely for want of space; clears itself.
     pub fn is_disk_full(&self) -> bool {
-        self.0.no_space.get()
+        self.0.not_made.borrow().is_some()
+    }
+
+    /// Why the next segment can't be made, while it can't.
+    pub fn segment_error(&self) -> Option<LogError> {
+        self.0.not_made.borrow().clone()
     }
 
     /// Bytes `[offset, offset + len)` if they are written and in memory, as one or more whole records; no copy.

@@ -286,15 +286,21 @@ impl Worker {
         s.files.sync_dir(&s.layout.commitlog)
     }
 
-    /// Moves a segment out of the log at once; its blocks are freed step by step.
+    /// Moves a segment out of the log at once; its blocks are freed step by step. Once it is moved it is gone, whatever fails
+    /// then: a crash may bring it back, and the next start finds what is left in `prepare/`.
     fn delete(&mut self, start: u64) -> Result<(), LogError> {
         let s = &self.settings;
         let path = s.layout.segment(start);
         let trash = s.layout.prepare.join(format!("{}.deleted", segment_name(start)));
         s.files.rename(&path, &trash)?;
-        s.files.sync_dir(&s.layout.commitlog)?;
+        let synced = s.files.sync_dir(&s.layout.commitlog);
         let _ = s.files.unlink(&sidecar::sidecar_path(&s.layout.crc, start));
-        self.discard(trash)
+        if let Err(error) = synced.and_then(|()| self.discard(trash)) {
+            tracing::warn!(
+                "segment {start:020} is deleted, its space freed at the next start: {error}"
+            );
+        }
+        Ok(())
     }
 
     fn discard(&mut self, path: PathBuf) -> Result<(), LogError> {

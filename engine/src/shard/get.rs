@@ -7,6 +7,10 @@ use smallvec::SmallVec;
 use super::{Queue, Shard, ShardError};
 use crate::log::Slice;
 
+/// Where these fields stand in a record.
+const QUEUE_ID_AT: usize = 12;
+const PHYSICAL_OFFSET_AT: usize = 28;
+
 /// Why a read ended as it did. The names are RocketMQ's: they are the remark of a pull's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetStatus {
@@ -130,11 +134,26 @@ impl Scan {
         self.result.slices.push(slice);
     }
 
+    /// The last unit that was looked at is for the next read.
+    fn put_back(&mut self) {
+        self.result.next_offset -= 1;
+    }
+
     fn removed(&mut self) {
         if self.result.messages == 0 {
             self.result.status = GetStatus::MessageWasRemoving;
         }
     }
+}
+
+/// Whether bytes of the log are a record of that length and place, of the queue that a unit of it led to. Units come from files
+/// that a failing disk may have lost parts of: whatever else they lead to is not served.
+fn is_record_of(queue: &Queue, bytes: &[u8], physical_offset: u64) -> bool {
+    let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+    let long = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+    word(0).map(u32::from_be_bytes) == u32::try_from(bytes.len()).ok()
+        && word(QUEUE_ID_AT).map(i32::from_be_bytes) == Some(queue.id())
+        && long(PHYSICAL_OFFSET_AT).map(u64::from_be_bytes) == Some(physical_offset)
 }
 
 impl Shard {
@@ -176,15 +195,16 @@ impl Shard {
         }
         if cold {
             // The unit that was not in memory was counted as looked at; the next pull gets it.
-            scan.result.next_offset -= 1;
+            scan.put_back();
         }
         Some(scan.result)
     }
 
-    /// Reads whatever it takes: units and records from memory, cache or device.
+    /// Reads whatever it takes: units and records from memory, cache or device. What comes before a record that cannot be read
+    /// is returned; the error comes when it is the first.
     ///
     /// # Errors
-    /// [`ShardError`] when units or records cannot be read.
+    /// [`ShardError`] when units or records cannot be read, or a unit leads to no record of its queue and offset.
     pub async fn get_cold(
         &self,
         queue: &Queue,
@@ -199,15 +219,19 @@ impl Shard {
         let mut run = queue.read_run();
         let mut at = offset;
         'scan: while at < scan.result.max_offset {
-            let units = self.queues.read(queue.units(), at, limits.messages.max(32)).await?;
+            let units = self.queues.read(queue.units(), at, limits.messages.max(32)).await;
+            let units = match units {
+                Ok(units) => units,
+                Err(_) if scan.result.messages > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
             if units.is_empty() {
                 if at == offset {
                     scan.result.status = GetStatus::OffsetFoundNull;
                 }
                 break;
             }
-            at += units.len() as i64;
-            for unit in &units {
+            for (unit, queue_offset) in units.iter().zip(at..) {
                 let size = unit.size.max(0) as usize;
                 match scan.next(size, matches(unit.tags_code)) {
                     Step::Stop => break 'scan,
@@ -219,12 +243,30 @@ impl Shard {
                     scan.removed();
                     continue;
                 }
-                let slice = match self.log.hot(physical, size) {
-                    Some(slice) => slice,
-                    None => self.log.read(physical, size, run.hint(physical, size)).await?,
+                let read = match self.log.hot(physical, size) {
+                    Some(slice) => Ok(slice),
+                    None => self.log.read(physical, size, run.hint(physical, size)).await,
                 };
-                scan.take(slice);
+                match read {
+                    Ok(record) if is_record_of(queue, record.bytes(), physical) => {
+                        scan.take(record);
+                    }
+                    _ if scan.result.messages > 0 => {
+                        scan.put_back();
+                        break 'scan;
+                    }
+                    Err(error) => return Err(error.into()),
+                    Ok(_) => {
+                        return Err(ShardError::StrayUnit {
+                            topic: queue.topic().to_string(),
+                            queue_id: queue.id(),
+                            queue_offset,
+                            physical_offset: unit.physical_offset,
+                        });
+                    }
+                }
             }
+            at += units.len() as i64;
             glommio::yield_if_needed().await;
         }
         queue.set_read_run(run);

@@ -3,10 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Shard, ShardError};
+use super::{PutError, Shard, ShardError};
 use crate::log::SegmentInfo;
 use crate::store::{CheckpointInput, write_checkpoint};
 
+/// Bytes of consume queue units and index entries that may wait in memory for their files: some 1.5 million messages.
+const DERIVED_UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// How often a checkpoint that has to wait for another looks for its end.
 const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
 
@@ -14,8 +16,42 @@ impl Shard {
     /// Moves batches of derived data to their files. Call it every 100 ms or so. Never blocks.
     pub fn poll(&self) {
         self.queues.poll();
+        let mut unwritten = self.queues.unwritten_bytes();
         if let Some(index) = &self.index {
             index.poll();
+            unwritten += index.stats().unwritten_bytes;
+        }
+        let behind = (unwritten > DERIVED_UNWRITTEN_BYTES_MAX).then_some(unwritten);
+        let before = self.derived_behind.replace(behind);
+        match (before, behind) {
+            (None, Some(bytes)) => tracing::error!(
+                "{bytes} bytes of queues and index wait to be written to {}, new messages are refused until it is less: free space or check the disk{}",
+                self.layout.root().display(),
+                self.derived_failure().map(|why| format!(" ({why})")).unwrap_or_default()
+            ),
+            (Some(_), None) => tracing::info!(
+                "queues and index of {} are written again: new messages are taken again",
+                self.layout.root().display()
+            ),
+            _ => {}
+        }
+    }
+
+    /// Why queues or index can't be written, while they can't.
+    fn derived_failure(&self) -> Option<String> {
+        let index = || Some(self.index.as_ref()?.failure()?.to_string());
+        self.queues.failure().map(|error| error.to_string()).or_else(index)
+    }
+
+    /// Refuses a put while too much of what was derived from earlier ones is only in memory.
+    pub(super) fn check_derived(&self) -> Result<(), PutError> {
+        match self.derived_behind.get() {
+            None => Ok(()),
+            Some(bytes) => Err(PutError::DerivedBehind {
+                bytes,
+                max: DERIVED_UNWRITTEN_BYTES_MAX,
+                why: self.derived_failure(),
+            }),
         }
     }
 

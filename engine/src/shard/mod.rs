@@ -64,6 +64,8 @@ pub struct Shard {
     listener: RefCell<Option<Rc<dyn ShardListener>>>,
     disk_used_percent: Cell<u8>,
     disk_full: Cell<bool>,
+    /// Bytes of derived data in memory that are not in their files, when that is too many.
+    derived_behind: Cell<Option<usize>>,
 }
 
 impl Shard {

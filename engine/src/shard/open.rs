@@ -72,6 +72,20 @@ pub enum ShardError {
     /// The worker thread did not start.
     #[error("the store's worker thread did not start: {0}: check the limit on threads")]
     WorkerStart(std::io::Error),
+    /// A unit of a consume queue leads to no record of that queue.
+    #[error(
+        "offset {queue_offset} of queue {queue_id} of topic {topic} leads to physical offset {physical_offset}, where no record of that queue begins: the disk has lost a part of the queue's file or of the log; check the disk, then start the broker again, which writes the queues anew from the log"
+    )]
+    StrayUnit {
+        /// Whose queue.
+        topic: String,
+        /// Its id.
+        queue_id: i32,
+        /// Which unit.
+        queue_offset: i64,
+        /// Where it leads.
+        physical_offset: i64,
+    },
     /// A record that recovery had accepted cannot be read when derived data is redone.
     #[error(
         "the commit log holds no whole record at physical offset {offset}, below its durable end: the log is damaged there; run `ringmq log verify` on the store, restore it from a slave or a backup"
@@ -170,6 +184,7 @@ impl Shard {
             listener: RefCell::new(None),
             disk_used_percent: Cell::new(0),
             disk_full: Cell::new(false),
+            derived_behind: Cell::new(None),
             config,
             layout,
             log,

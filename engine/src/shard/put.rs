@@ -79,6 +79,16 @@ pub enum PutError {
     /// The log does not take it now.
     #[error(transparent)]
     Log(#[from] AppendError),
+    /// Consume queues and index can't be written as fast as messages come, or not at all. Clears itself when they can.
+    #[error("{bytes} bytes of queues and index wait to be written and at most {max} may{}", why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    DerivedBehind {
+        /// Bytes that wait.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+        /// What fails, if anything does.
+        why: Option<String>,
+    },
 }
 
 impl Shard {
@@ -96,6 +106,7 @@ impl Shard {
         messages: impl Iterator<Item = NewMessage<'a>> + Clone,
         mut each: impl FnMut(u64),
     ) -> Result<Stored, PutError> {
+        self.check_derived()?;
         let len = self.run_len(run, messages.clone())?;
         // Never backwards: recovery's start and the search by time rely on it.
         let store_timestamp = now_ms.max(self.last_store_timestamp.get());
