@@ -5,7 +5,7 @@
 mod support;
 
 mod crash_image;
-mod disk_full;
+mod disk;
 mod malformed;
 mod shutdown;
 mod sigkill;

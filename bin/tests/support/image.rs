@@ -39,6 +39,29 @@ impl LoopFs {
         Ok(fs)
     }
 
+    /// The block device, as `/dev/loop7`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Makes the file system go read-only, as one does with `errors=remount-ro` when it finds itself damaged.
+    pub fn go_read_only(&self) -> Result<(), String> {
+        run(Command::new("mount").args(["-o", "remount,errors=remount-ro"]).arg(&self.mount))?;
+        let name = self.device.trim_start_matches("/dev/");
+        std::fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1")
+            .map_err(|e| format!("trigger_fs_error of {name}: {e}"))
+    }
+
+    /// What an operator does then: unmounts it, checks it, mounts it again.
+    pub fn repair(&self) -> Result<(), String> {
+        run(Command::new("umount").arg(&self.mount))?;
+        // 1 says that something was found and mended.
+        run(Command::new("fsck.ext4").args(["-f", "-y"]).arg(&self.device)).or_else(|why| {
+            if why.contains("FILE SYSTEM WAS MODIFIED") { Ok(why) } else { Err(why) }
+        })?;
+        run(Command::new("mount").args(["-t", "ext4", &self.device]).arg(&self.mount)).map(drop)
+    }
+
     /// Copies the backing file, sparsely, to `to`. The copy counts only if nothing was written meanwhile, else it is made again: a copy
     /// of a file that changes is the disk of no moment.
     pub fn copy_at_rest(&self, to: &Path) -> Result<(), String> {
@@ -78,6 +101,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        let text = [output.stdout, output.stderr].concat();
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&text).trim()))
     }
 }

@@ -36,6 +36,23 @@ pub struct Acked {
     pub level: Option<String>,
 }
 
+/// An answer other than success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    pub shard: u16,
+    /// The first message of the send, and how many it had.
+    pub first: Identity,
+    pub count: u64,
+    pub code: i32,
+    pub remark: String,
+    /// Ext field `ackLevel`, where the message was stored all the same.
+    pub level: Option<String>,
+    /// Where it was stored then: queue and offset of the first message.
+    pub place: Option<(i32, i64)>,
+    /// How long the answer took.
+    pub took: Duration,
+}
+
 /// The body of a message: its identity in text, then noise that depends on it. Mostly small, now and then long.
 pub fn body(id: Identity) -> Vec<u8> {
     let mut random = Random::new(u64::from(id.conn) << 40 ^ id.seq);
@@ -70,7 +87,7 @@ pub struct Journal {
     file: Mutex<BufWriter<File>>,
     acked: Mutex<Vec<Acked>>,
     sent: Mutex<HashMap<u32, u64>>,
-    refused: Mutex<Vec<String>>,
+    refused: Mutex<Vec<Refused>>,
     count: AtomicU64,
     next_conn: AtomicU64,
 }
@@ -142,7 +159,19 @@ impl Journal {
 
     /// Answers other than success, as text.
     pub fn refused(&self) -> Vec<String> {
+        let refusals = self.refusals();
+        refusals.iter().map(|r| format!("code {} {:?}", r.code, Some(&r.remark))).collect()
+    }
+
+    /// Answers other than success.
+    pub fn refusals(&self) -> Vec<Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many acknowledgements came from one shard.
+    pub fn count_of(&self, shard: u16) -> usize {
+        let acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
+        acked.iter().filter(|a| a.shard == shard).count()
     }
 }
 
@@ -251,8 +280,8 @@ struct Sender {
     rate: u64,
     journal: Arc<Journal>,
     next: u64,
-    /// First message and how many, by opaque.
-    in_flight: HashMap<i32, (u64, u64)>,
+    /// First message, how many, and when they were sent, by opaque.
+    in_flight: HashMap<i32, (u64, u64, Instant)>,
     random: Random,
     last: Arc<LastAck>,
 }
@@ -295,7 +324,7 @@ impl Sender {
         let count = if self.random.below(10) == 0 { 2 + self.random.below(7) } else { 1 };
         let (first, batch) = (self.next, count > 1);
         self.next += count;
-        self.in_flight.insert(opaque, (first, count));
+        self.in_flight.insert(opaque, (first, count, Instant::now()));
         let key = |seq: u64| format!("UNIQ_KEY\u{1}{:08X}{seq:016X}", self.conn);
         let (body, properties) = if batch {
             let mut body = Vec::new();
@@ -330,11 +359,22 @@ impl Sender {
     }
 
     fn judge(&mut self, reply: &Reply, acked: &mut Vec<Acked>) {
-        let (first, count) =
+        let (first, count, began) =
             self.in_flight.remove(&reply.opaque).expect("a reply to a request that was sent");
         if reply.code != 0 {
             let mut refused = self.journal.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            refused.push(format!("code {} {:?}", reply.code, reply.remark));
+            refused.push(Refused {
+                shard: self.shard,
+                first: Identity { conn: self.conn, seq: first },
+                count,
+                code: reply.code,
+                remark: reply.remark.clone().unwrap_or_default(),
+                level: reply.ext("ackLevel").map(str::to_owned),
+                place: reply
+                    .ext("queueOffset")
+                    .map(|_| (reply.number("queueId") as i32, reply.number("queueOffset"))),
+                took: began.elapsed(),
+            });
             return;
         }
         let ids: Vec<&str> = reply.ext("msgId").unwrap_or_default().split(',').collect();

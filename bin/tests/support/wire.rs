@@ -16,6 +16,7 @@ pub mod code {
     pub const HEART_BEAT: i32 = 34;
     pub const GET_ROUTE_BY_TOPIC: i32 = 105;
     pub const GET_BROKER_CLUSTER_INFO: i32 = 106;
+    pub const DELETE_EXPIRED_COMMITLOG: i32 = 329;
 }
 
 /// A reply.
