@@ -98,7 +98,7 @@ fn queue_appends_and_index_puts_are_allocation_free() {
     assert!(seen > 0 && recent == 0.0);
 
     let config = IndexConfig::new(&layout);
-    let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true };
+    let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true, files: None };
     let loaded = load_index(&config, &recovery).expect("load");
     let index = Index::new(config, worker, loaded);
     index.put(1, 0, 1_700_000_000_000);

@@ -1,12 +1,13 @@
 //! The broker's configuration files: read once at start, saved when they have changed.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ringmq_engine::state::delay::DelayOffsets;
 use ringmq_engine::state::groups::{self, GroupRules, GroupTable};
-use ringmq_engine::state::json_file::load_to_serve;
+use ringmq_engine::state::json_file::{ConfigFileError, load_to_serve};
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_engine::state::topics::{self, TopicRules, TopicTable};
@@ -56,6 +57,8 @@ pub(super) struct Tables {
     pub(super) groups: GroupTable,
     pub(super) offsets: OffsetTable,
     pub(super) delay: DelayOffsets,
+    /// Files that are not there, nor their backups.
+    pub(super) absent: Vec<PathBuf>,
 }
 
 impl Tables {
@@ -76,28 +79,32 @@ impl Tables {
             GroupRules { auto_create: config.auto_create_groups, ..GroupRules::default() },
             now_ms,
         );
-        let text = |error: ringmq_engine::state::json_file::ConfigFileError| error.to_string();
-        if let Some(table) =
-            load_to_serve(&paths.topics, topics::parse_file).map_err(text)?.into_value()
-        {
+        let mut absent = Vec::new();
+        if let Some(table) = load(&paths.topics, topics::parse_file, &mut absent)? {
             topics.load(&table);
         }
-        if let Some(table) =
-            load_to_serve(&paths.groups, groups::parse_file).map_err(text)?.into_value()
-        {
+        if let Some(table) = load(&paths.groups, groups::parse_file, &mut absent)? {
             groups.load(table);
         }
-        let offsets =
-            load_to_serve(&paths.offsets, |bytes| OffsetTable::from_json(bytes, ENTRIES_MAX))
-                .map_err(text)?
-                .into_value()
-                .unwrap_or_default();
-        let delay = load_to_serve(&paths.delay, DelayOffsets::from_json)
-            .map_err(text)?
-            .into_value()
-            .unwrap_or_default();
-        Ok(Tables { topics, groups, offsets, delay })
+        let parse_offsets = |bytes: &[u8]| OffsetTable::from_json(bytes, ENTRIES_MAX);
+        let offsets = load(&paths.offsets, parse_offsets, &mut absent)?.unwrap_or_default();
+        let delay = load(&paths.delay, DelayOffsets::from_json, &mut absent)?.unwrap_or_default();
+        Ok(Tables { topics, groups, offsets, delay, absent })
     }
+}
+
+/// One file's content; notes it in `absent` if there is none.
+fn load<T, E: Display>(
+    path: &Path,
+    parse: impl Fn(&[u8]) -> Result<T, E>,
+    absent: &mut Vec<PathBuf>,
+) -> Result<Option<T>, String> {
+    let loaded = load_to_serve(path, parse).map_err(|error: ConfigFileError| error.to_string())?;
+    let value = loaded.into_value();
+    if value.is_none() {
+        absent.push(path.to_path_buf());
+    }
+    Ok(value)
 }
 
 impl Broker {
@@ -172,6 +179,14 @@ impl Broker {
         if self.acks.answer_unsaved(now_ms, |ticket| self.saver.status(ticket)) > 0 {
             self.flush_replies();
         }
+    }
+
+    /// Writes all files once, whether or not anything has changed: from then on one that is missing was lost.
+    pub(super) fn save_first(&self) {
+        self.saver.save(&self.paths.topics, self.topics.borrow().to_file());
+        self.saver.save(&self.paths.groups, self.groups.borrow().to_file());
+        self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
+        self.saver.save(&self.paths.delay, self.delay_offsets.borrow().to_file());
     }
 
     fn save(&self, offsets: bool, delay: bool) {

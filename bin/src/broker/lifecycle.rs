@@ -119,6 +119,8 @@ impl Broker {
             );
         }
         audit_offsets(&tables.offsets, &shard);
+        audit_topics(&tables, &shard, report.log.fresh);
+        let absent = !tables.absent.is_empty();
         let mut waiters = Waiters::new(config.waiting_pulls_max);
         let delay_list = waiters.add_queue();
         let saver = ConfigSaver::start().map_err(|error| error.to_string())?;
@@ -161,6 +163,9 @@ impl Broker {
             clock,
             config,
         });
+        if absent {
+            broker.save_first();
+        }
         shard.set_listener(Rc::new(Listener(Rc::downgrade(&broker))));
         Ok(broker)
     }
@@ -342,15 +347,19 @@ fn log_opened(name: &str, report: &OpenReport) {
         redone_records = report.redone_records,
         "store opened"
     );
-    if let Some(why) = &recovered.cut_reason {
+    if recovered.cut_reason.is_some() || recovered.zeroed_bytes > 0 {
+        let why = recovered.cut_reason.as_deref();
         tracing::warn!(
             broker = name,
             at = recovered.end,
             zeroed = recovered.zeroed_bytes,
-            "the log was cut: {why}"
+            removed_segments = recovered.removed_segments,
+            "the log was cut: {}",
+            why.unwrap_or("zeros where a record begins, and other bytes behind them")
         );
     }
-    for repair in report.log.repairs.iter().chain(&report.queues.repairs) {
+    let derived = report.queues.repairs.iter().chain(&report.index.repairs);
+    for repair in report.log.repairs.iter().chain(derived) {
         tracing::warn!(broker = name, "repaired: {repair}");
     }
 }
@@ -371,6 +380,25 @@ fn audit_offsets(offsets: &OffsetTable, shard: &Shard) {
             min = outside.min,
             max = outside.max,
             "a stored consumer offset lies outside of its queue: kept as it is"
+        );
+    }
+}
+
+/// Says what is missing in the configuration of a store that has messages.
+fn audit_topics(tables: &Tables, shard: &Shard, fresh: bool) {
+    for path in tables.absent.iter().filter(|_| !fresh) {
+        tracing::warn!(
+            file = %path.display(),
+            "the store has a log, but this file and its .bak are missing: starting without what they held"
+        );
+    }
+    let mut unknown: Vec<Rc<str>> = shard.topics_with_queues();
+    unknown.retain(|topic| tables.topics.get(topic).is_none());
+    unknown.sort_unstable();
+    for topic in unknown {
+        tracing::warn!(
+            topic = &*topic,
+            "the store has queues of a topic that is not in topics.json: make the topic again to read them"
         );
     }
 }

@@ -20,7 +20,7 @@ pub enum IndexError {
     },
     /// The files were made for other table sizes.
     #[error(
-        "index files of this store have {found} bytes but the configured slots and entries need {configured}: set them back, or remove the index directory to start a new index"
+        "index files of this store have {found} bytes but the configured slots and entries need {configured}: set them back, or, if the files were cut, remove the index directory: it is made again from the log"
     )]
     FileSize {
         /// Length of the files found.

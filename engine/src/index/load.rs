@@ -15,7 +15,7 @@ use super::{IndexConfig, IndexError};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// What the log's recovery tells the index.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct IndexRecovery {
     /// Where the log begins.
     pub log_min: u64,
@@ -23,6 +23,19 @@ pub struct IndexRecovery {
     pub log_end: u64,
     /// The last stop was clean: slots that look right are believed.
     pub clean: bool,
+    /// The files that were durable, if that is known (our own mark): what is missing of them is made again.
+    pub files: Option<Vec<IndexFileMark>>,
+}
+
+/// What a mark says of one index file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexFileMark {
+    /// Its name.
+    pub name: String,
+    /// Number of its next entry.
+    pub next_entry: u32,
+    /// Physical offset of its last entry's record.
+    pub end_physical: i64,
 }
 
 /// A file that takes no more entries.
@@ -30,6 +43,14 @@ pub struct IndexRecovery {
 pub(super) struct FullFile {
     pub(super) path: PathBuf,
     pub(super) header: Header,
+}
+
+impl FullFile {
+    pub(super) fn mark(&self) -> IndexFileMark {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Header { next_entry, end_physical, .. } = self.header;
+        IndexFileMark { name, next_entry, end_physical }
+    }
 }
 
 /// The index as found, ready for [`super::Index::new`]. May cross threads.
@@ -76,6 +97,7 @@ pub fn load_index(
     let shape = config.shape();
     let mut report = IndexReport::default();
     let mut full = usable_files(config, shape, &mut report)?;
+    drop_unmarked(&mut full, recovery, &mut report)?;
     let mut current = None;
     while let Some(newest) = full.pop() {
         if let Some(file) = load_newest(shape, recovery, &newest, &mut report)? {
@@ -115,7 +137,8 @@ fn remove(path: &Path) -> Result<(), IndexError> {
     fs::remove_file(path).map_err(|error| IndexError::io("remove", path, &error))
 }
 
-/// All files of the right name and length, oldest first; others of the right name are removed.
+/// All files of the right name and length, oldest first. From the first one of another length on they are removed: entries are made
+/// again in log order, so nothing can be put between two files.
 fn usable_files(
     config: &IndexConfig,
     shape: Shape,
@@ -147,15 +170,54 @@ fn usable_files(
     let mut usable = Vec::new();
     for (path, len) in files {
         if len != configured {
-            remove(&path)?;
-            let what = format!("has {len} bytes instead of {configured}: removed");
+            let what = format!("has {len} bytes instead of {configured}: made again from there on");
             report.repaired(&path, &what, Some(0));
+        }
+        if !report.repairs.is_empty() {
+            remove(&path)?;
             continue;
         }
         let header = read_header(&path).map_err(|error| IndexError::io("read", &path, &error))?;
         usable.push(FullFile { path, header });
     }
     Ok(usable)
+}
+
+/// Compares with what the mark says, and removes the files from the first one on that is gone or not what it was.
+fn drop_unmarked(
+    found: &mut Vec<FullFile>,
+    recovery: &IndexRecovery,
+    report: &mut IndexReport,
+) -> Result<(), IndexError> {
+    let marks = recovery.files.as_deref().unwrap_or_default();
+    let log_min = i64::try_from(recovery.log_min).unwrap_or(i64::MAX);
+    for (i, mark) in marks.iter().enumerate() {
+        let is_last = i + 1 == marks.len();
+        let file = found.iter().map(FullFile::mark).find(|file| file.name == mark.name);
+        let why = match file {
+            // Deleted with its records.
+            None if mark.end_physical < log_min => continue,
+            None => "is missing",
+            Some(file) if file == *mark => continue,
+            // The newest may have grown since.
+            Some(file) if is_last && file.next_entry > mark.next_entry => continue,
+            Some(_) => "has another header than it had",
+        };
+        let path = match found.first().and_then(|file| file.path.parent()) {
+            Some(dir) => dir.join(&mark.name),
+            None => PathBuf::from(&mark.name),
+        };
+        // Said already of what was removed for its length.
+        if report.repairs.is_empty() {
+            report.repaired(&path, &format!("{why}: made again from there on"), Some(0));
+        }
+        let keep = found.partition_point(|file| file.mark().name < mark.name);
+        for file in found.drain(keep..) {
+            remove(&file.path)?;
+        }
+        return Ok(());
+    }
+    Ok(())
 }
 
 fn read_header(path: &Path) -> io::Result<Header> {

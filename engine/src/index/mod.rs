@@ -26,7 +26,7 @@ mod writer;
 
 pub use error::IndexError;
 pub use header::{ENTRY_BYTES, HEADER_BYTES, Header};
-pub use load::{IndexRecovery, IndexReport, LoadedIndex, load_index};
+pub use load::{IndexFileMark, IndexRecovery, IndexReport, LoadedIndex, load_index};
 pub use query::IndexQuery;
 pub use store::{Index, IndexConfig, IndexStats};
 pub use writer::HeaderSave;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::IndexError;
 use super::core::{CurrentFile, Put};
 use super::header::{Header, Shape};
-use super::load::{FullFile, LoadedIndex};
+use super::load::{FullFile, IndexFileMark, LoadedIndex};
 use super::name::next_name;
 use super::query::{FileQuery, IndexQuery, Wanted, query_files};
 use super::writer::{HeaderSave, Job};
@@ -179,13 +179,38 @@ impl Index {
     /// # Errors
     /// The first failed job's. The entries stay in memory and are tried again later.
     pub async fn flush(&self) -> Result<Option<HeaderSave>, IndexError> {
+        Ok(self.flush_for_mark().await?.0)
+    }
+
+    /// [`Index::flush`], with what a mark may say of the files once they are durable.
+    ///
+    /// # Errors
+    /// See [`Index::flush`].
+    pub async fn flush_for_mark(
+        &self,
+    ) -> Result<(Option<HeaderSave>, Vec<IndexFileMark>), IndexError> {
         let (header, last) = self.begin_flush();
+        let files = self.file_marks();
         let mut pause_us = 100;
         while self.pushes(last)? {
             glommio::timer::sleep(Duration::from_micros(pause_us)).await;
             pause_us = (pause_us * 2).min(2_000);
         }
-        Ok(header)
+        Ok((header, files))
+    }
+
+    /// The files that have a name and an entry, as they are now, oldest first.
+    fn file_marks(&self) -> Vec<IndexFileMark> {
+        let inner = &*self.inner;
+        let mut marks: Vec<IndexFileMark> =
+            inner.full.borrow().iter().map(FullFile::mark).collect();
+        if let Some(current) = &*inner.current.borrow()
+            && let Some(path) = &current.path
+            && current.file.header.next_entry > 1
+        {
+            marks.push(FullFile { path: path.clone(), header: current.file.header }.mark());
+        }
+        marks
     }
 
     /// [`Index::flush`] for a thread that may block.

@@ -25,7 +25,7 @@ fn open(config: &IndexConfig, recovery: IndexRecovery) -> (Index, IndexReport) {
 }
 
 fn clean(log_end: u64) -> IndexRecovery {
-    IndexRecovery { log_min: 0, log_end, clean: true }
+    IndexRecovery { log_min: 0, log_end, clean: true, files: None }
 }
 
 fn files(config: &IndexConfig) -> Vec<PathBuf> {
@@ -227,7 +227,8 @@ impl World {
     }
 
     fn reopen(&mut self, clean: bool) {
-        let recovery = IndexRecovery { log_min: 0, log_end: self.log_end as u64, clean };
+        let recovery =
+            IndexRecovery { log_min: 0, log_end: self.log_end as u64, clean, files: None };
         let (index, report) = open(&self.config, recovery);
         assert_eq!(report.redo_from, None, "{report:?}");
         self.index = index;
@@ -362,7 +363,7 @@ fn entries_of_lost_records_do_not_come_back() {
     let header = index.flush_blocking().expect("flush").expect("header");
     header.save().expect("save");
     drop(index);
-    let crashed = |log_end| IndexRecovery { log_min: 0, log_end, clean: false };
+    let crashed = |log_end| IndexRecovery { log_min: 0, log_end, clean: false, files: None };
     let (index, report) = open(&config, crashed(200));
     assert_eq!((report.rebuilt_entries, report.redo_from), (2, None));
     // Other records take their place, and nothing vouches for them yet when the next crash comes.

@@ -88,6 +88,8 @@ pub struct Opened {
     pub buffered: bool,
     /// The store had no segments.
     pub fresh: bool,
+    /// Our own state of the log was there and believed.
+    pub own_state: bool,
     /// What was repaired before recovery, one line each.
     pub repairs: Vec<String>,
 }
@@ -173,6 +175,7 @@ impl Opening {
             stock_was_here,
             buffered: found.buffered,
             fresh: found.segments.is_empty(),
+            own_state: state.is_some(),
             repairs: found.repairs,
             recovered,
         };

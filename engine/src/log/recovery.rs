@@ -139,6 +139,8 @@ pub struct Recovery {
     need: usize,
     /// Start of the last whole record.
     last_record: Option<u64>,
+    /// Its store timestamp, in milliseconds.
+    last_stored_ms: i64,
     /// End of the last byte behind the cut that isn't zero.
     dirty_to: u64,
     head: Vec<u8>,
@@ -167,6 +169,7 @@ impl Recovery {
             scan_started_at: 0,
             need: 0,
             last_record: None,
+            last_stored_ms: 0,
             dirty_to: 0,
             head: Vec::new(),
             records: 0,
@@ -325,6 +328,7 @@ impl Recovery {
                     let size = record.total_size() as u64;
                     if size + 8 <= room {
                         self.last_record = Some(self.at);
+                        self.last_stored_ms = record.store_timestamp();
                         self.records += 1;
                         self.at += size;
                         continue;
@@ -339,6 +343,9 @@ impl Recovery {
                 {
                     self.last_record = Some(self.at);
                     self.at = segment_end;
+                    if self.at >= self.ready_end() {
+                        self.refuse_lost_records("the next segment is missing")?;
+                    }
                     return Ok(());
                 }
                 CheckResult::Blank { size } => {
@@ -385,8 +392,27 @@ impl Recovery {
                 why: why.unwrap_or_else(|| "zeros where a record must be".to_owned()),
             });
         }
+        self.refuse_lost_records(why.as_deref().unwrap_or("zeros where a record must be"))?;
         self.cut(why);
         Ok(())
+    }
+
+    /// A broker that stopped clean had flushed all up to the time that its checkpoint tells: if the last whole record is older,
+    /// records behind it are lost, and a cut would make that final.
+    fn refuse_lost_records(&self, why: &str) -> Result<(), RecoveryError> {
+        let flushed_ms = self.input.checkpoint.physic;
+        if self.input.state.is_some() || self.input.abort || self.last_stored_ms >= flushed_ms {
+            return Ok(());
+        }
+        let segment = self.segment_start(self.at);
+        Err(RecoveryError::Lost {
+            segment,
+            position: self.at - segment,
+            offset: self.at,
+            stored_ms: self.last_stored_ms,
+            flushed_ms,
+            why: why.to_owned(),
+        })
     }
 
     fn cut(&mut self, why: Option<String>) {
@@ -605,6 +631,13 @@ fn check_shapes(input: &RecoveryInput) -> Result<(), RecoveryError> {
     }
     let first = input.segments.first().map_or(0, |segment| segment.start);
     let end = expected.unwrap_or(0);
+    if input.segments.is_empty()
+        && input.state.is_none()
+        && !input.abort
+        && input.checkpoint.physic > 0
+    {
+        return Err(RecoveryError::NoSegments { flushed_ms: input.checkpoint.physic });
+    }
     match &input.state {
         // A durable offset before the first segment is only old: retention went on without saving it.
         Some(state) if state.durable > end => {

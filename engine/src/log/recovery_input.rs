@@ -115,6 +115,32 @@ pub enum RecoveryError {
         /// What is wrong.
         why: String,
     },
+    /// No state of ours, a clean stop, and the checkpoint tells of records behind the last whole one.
+    #[error(
+        "segment {segment:020} has no whole record at byte {position} (physical offset {offset}): {why}; but the store was closed clean with records stored up to {flushed_ms}, the last one before this place was stored at {stored_ms} (ms since 1970): restore the segment, or remove the store's checkpoint file to cut the log here"
+    )]
+    Lost {
+        /// Start of the segment.
+        segment: u64,
+        /// Byte in the segment.
+        position: u64,
+        /// Physical offset.
+        offset: u64,
+        /// Store time of the last whole record before.
+        stored_ms: i64,
+        /// Store time up to which the checkpoint says records were flushed.
+        flushed_ms: i64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The same, and there is no segment at all.
+    #[error(
+        "the commit log has no segment, but the store was closed clean with records stored up to {flushed_ms} (ms since 1970): restore the segments, or remove the store's checkpoint file to begin an empty log"
+    )]
+    NoSegments {
+        /// Store time up to which the checkpoint says records were flushed.
+        flushed_ms: i64,
+    },
     /// A read brought less than asked for.
     #[error(
         "segment {segment:020} gave {got} of {want} bytes at {position}: the file is shorter than its length says"

@@ -94,6 +94,28 @@ fn checkpoint_times(bytes: &[u8]) -> CheckpointTimes {
     CheckpointTimes { physic: time(0), logics: time(8), index: time(16) }
 }
 
+/// How far the times of a checkpoint may lie after the file was written: a clock may have been set in between.
+const CHECKPOINT_AHEAD_MS: i64 = 24 * 3600 * 1000;
+
+/// The checkpoint's times; zeros, which cost a longer scan, if there is none, or if it cannot be one.
+fn read_checkpoint(
+    files: &Files,
+    path: &Path,
+    repairs: &mut Vec<String>,
+) -> Result<CheckpointTimes, LogError> {
+    let Some(bytes) = files.read_small(path, UNIT_BYTES)? else {
+        return Ok(CheckpointTimes::default());
+    };
+    let times = checkpoint_times(&bytes);
+    let written = std::fs::metadata(path).map_or(i64::MAX, |meta| modified_ms(&meta));
+    let possible = 0..=written.saturating_add(CHECKPOINT_AHEAD_MS);
+    if [times.physic, times.logics, times.index].iter().all(|time| possible.contains(time)) {
+        return Ok(times);
+    }
+    repairs.push(format!("{} tells impossible times and is not believed", path.display()));
+    Ok(CheckpointTimes::default())
+}
+
 /// Makes the log's directories and the probe file, and reads what is there. Blocking.
 pub(crate) fn set_up(
     files: &Files,
@@ -117,22 +139,14 @@ pub(crate) fn set_up(
         .read_small(&layout.state, STATE_BYTES_MAX)?
         .map(|bytes| StateFile::decode(&bytes, &layout.state))
         .transpose()?;
-    let checkpoint = files.read_small(&layout.store.join("checkpoint"), UNIT_BYTES)?;
+    let checkpoint = read_checkpoint(files, &layout.store.join("checkpoint"), &mut repairs)?;
     let abort = files.read_small(&layout.store.join("abort"), 1)?.is_some();
     if let Some(state) = state.filter(|_| abort) {
         for segment in segments.iter().filter(|s| s.start + s.bytes > state.log.durable) {
             files.outlast_writes(&layout.segment(segment.start))?;
         }
     }
-    Ok(Found {
-        segments,
-        state,
-        checkpoint: checkpoint.as_deref().map(checkpoint_times).unwrap_or_default(),
-        abort,
-        buffered,
-        repairs,
-        trash,
-    })
+    Ok(Found { segments, state, checkpoint, abort, buffered, repairs, trash })
 }
 
 /// Writes the probe: the first file that a reactor opens for direct I/O on this device. glommio reads its first block

@@ -222,6 +222,12 @@ impl Load<'_> {
         let log_min = self.recovery.log_min as i64;
         let gone = |unit: &Unit| unit.is_blank() || unit.physical_offset < log_min;
         let min_offset = files.partition(first, end, gone).map_err(failed)?;
+        let verify_from = first.max(min_offset - VERIFY_UNITS);
+        if !files.all(verify_from, min_offset, gone).map_err(failed)? {
+            // A damaged unit misled the search.
+            let what = format!("units before queue offset {min_offset} are not in log order");
+            return self.drop_queue(&dir, &firsts_of(first, end, file_units), Some(what));
+        }
         let min_physical = if min_offset < end {
             files.unit(min_offset).map_err(failed)?.physical_offset
         } else {
@@ -359,6 +365,11 @@ impl Load<'_> {
             self.report.repairs.push(format!("consume queue {topic}/{queue_id}: {what}"));
         }
     }
+}
+
+/// First queue offsets of the files that hold `first..end`.
+fn firsts_of(first: i64, end: i64, file_units: i64) -> Vec<i64> {
+    (first..end).step_by(usize::try_from(file_units).unwrap_or(usize::MAX)).collect()
 }
 
 const ZERO_UNIT: Unit = Unit { physical_offset: 0, size: 0, tags_code: 0 };

@@ -89,6 +89,29 @@ impl UnitFiles {
         Ok(low)
     }
 
+    /// Whether `holds` is true for all of `from..to`.
+    pub(super) fn all(
+        &mut self,
+        from: i64,
+        to: i64,
+        holds: impl Fn(&Unit) -> bool,
+    ) -> io::Result<bool> {
+        let mut buffer = vec![0; CHUNK_UNITS * UNIT_BYTES];
+        let mut at = from;
+        while at < to {
+            let first = self.file_first(at);
+            let end = to.min(first + self.file_units).min(at + CHUNK_UNITS as i64);
+            let bytes = (end - at) as usize * UNIT_BYTES;
+            let chunk = buffer.get_mut(..bytes).unwrap_or_default();
+            self.file(first)?.read_exact_at(chunk, position(at - first))?;
+            if !chunk.as_chunks::<UNIT_BYTES>().0.iter().all(|raw| holds(&Unit::decode(raw))) {
+                return Ok(false);
+            }
+            at = end;
+        }
+        Ok(true)
+    }
+
     /// Goes through `from..to` while units are valid, begin below `cut_at`, and lie in log order. Returns where it
     /// stopped.
     pub(super) fn walk(&mut self, from: i64, to: i64, cut_at: i64) -> io::Result<i64> {

@@ -2,14 +2,12 @@
 
 use std::rc::Rc;
 
+use ringmq_net::record::{CheckResult, CheckRule, RecordView, check, name};
 use smallvec::SmallVec;
 
 use super::{Queue, Shard, ShardError};
-use crate::log::Slice;
-
-/// Where these fields stand in a record.
-const QUEUE_ID_AT: usize = 12;
-const PHYSICAL_OFFSET_AT: usize = 28;
+use crate::log::{LogError, ReadRun, Slice};
+use crate::queue::Unit;
 
 /// Why a read ended as it did. The names are RocketMQ's: they are the remark of a pull's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +132,9 @@ impl Scan {
         self.result.slices.push(slice);
     }
 
-    /// The last unit that was looked at is for the next read.
+    /// The record of the unit looked at last cannot be read: the next pull begins with it.
     fn put_back(&mut self) {
+        self.looked_at -= 1;
         self.result.next_offset -= 1;
     }
 
@@ -144,16 +143,6 @@ impl Scan {
             self.result.status = GetStatus::MessageWasRemoving;
         }
     }
-}
-
-/// Whether bytes of the log are a record of that length and place, of the queue that a unit of it led to. Units come from files
-/// that a failing disk may have lost parts of: whatever else they lead to is not served.
-fn is_record_of(queue: &Queue, bytes: &[u8], physical_offset: u64) -> bool {
-    let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-    let long = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
-    word(0).map(u32::from_be_bytes) == u32::try_from(bytes.len()).ok()
-        && word(QUEUE_ID_AT).map(i32::from_be_bytes) == Some(queue.id())
-        && long(PHYSICAL_OFFSET_AT).map(u64::from_be_bytes) == Some(physical_offset)
 }
 
 impl Shard {
@@ -200,11 +189,12 @@ impl Shard {
         Some(scan.result)
     }
 
-    /// Reads whatever it takes: units and records from memory, cache or device. What comes before a record that cannot be read
-    /// is returned; the error comes when it is the first.
+    /// Reads whatever it takes: units and records from memory, cache or device. Every record is checked: that it is whole, that its
+    /// body has its CRC, and that it is the one the unit stands for. What comes before one that fails is returned, so that
+    /// the next pull begins with it.
     ///
     /// # Errors
-    /// [`ShardError`] when units or records cannot be read, or a unit leads to no record of its queue and offset.
+    /// [`ShardError`] when units or records cannot be read; [`ShardError::DamagedMessage`] if the first wanted one is damaged.
     pub async fn get_cold(
         &self,
         queue: &Queue,
@@ -219,8 +209,7 @@ impl Shard {
         let mut run = queue.read_run();
         let mut at = offset;
         'scan: while at < scan.result.max_offset {
-            let units = self.queues.read(queue.units(), at, limits.messages.max(32)).await;
-            let units = match units {
+            let units = match self.queues.read(queue.units(), at, limits.messages.max(32)).await {
                 Ok(units) => units,
                 Err(_) if scan.result.messages > 0 => break,
                 Err(error) => return Err(error.into()),
@@ -231,46 +220,85 @@ impl Shard {
                 }
                 break;
             }
-            for (unit, queue_offset) in units.iter().zip(at..) {
-                let size = unit.size.max(0) as usize;
-                match scan.next(size, matches(unit.tags_code)) {
+            at += units.len() as i64;
+            for unit in &units {
+                let queue_offset = scan.result.next_offset;
+                match scan.next(unit.size.max(0) as usize, matches(unit.tags_code)) {
                     Step::Stop => break 'scan,
                     Step::Skip => continue,
                     Step::Take => {}
                 }
-                let physical = unit.physical_offset as u64;
-                if unit.physical_offset < 0 || physical < self.log.min_offset() {
-                    scan.removed();
-                    continue;
-                }
-                let read = match self.log.hot(physical, size) {
-                    Some(slice) => Ok(slice),
-                    None => self.log.read(physical, size, run.hint(physical, size)).await,
-                };
-                match read {
-                    Ok(record) if is_record_of(queue, record.bytes(), physical) => {
-                        scan.take(record);
-                    }
-                    _ if scan.result.messages > 0 => {
+                match self.record_of(queue, queue_offset, unit, &mut run).await {
+                    Ok(Some(slice)) => scan.take(slice),
+                    Ok(None) => scan.removed(),
+                    Err(error) if scan.result.messages == 0 => return Err(error),
+                    Err(_) => {
                         scan.put_back();
                         break 'scan;
                     }
-                    Err(error) => return Err(error.into()),
-                    Ok(_) => {
-                        return Err(ShardError::StrayUnit {
-                            topic: queue.topic().to_string(),
-                            queue_id: queue.id(),
-                            queue_offset,
-                            physical_offset: unit.physical_offset,
-                        });
-                    }
                 }
             }
-            at += units.len() as i64;
             glommio::yield_if_needed().await;
         }
         queue.set_read_run(run);
         Ok(scan.result)
+    }
+
+    /// The record that a unit stands for; `None` if retention has deleted it.
+    async fn record_of(
+        &self,
+        queue: &Queue,
+        queue_offset: i64,
+        unit: &Unit,
+        run: &mut ReadRun,
+    ) -> Result<Option<Slice>, ShardError> {
+        let damaged = |why: String| ShardError::DamagedMessage {
+            topic: queue.topic().to_string(),
+            queue_id: queue.id(),
+            queue_offset,
+            next: queue_offset + 1,
+            why,
+        };
+        let outside = || {
+            let (at, size) = (unit.physical_offset, unit.size);
+            damaged(format!("its consume queue unit points to {at}+{size}, where it cannot be"))
+        };
+        if !unit.is_valid() || unit.is_blank() {
+            return Err(outside());
+        }
+        let (physical, size) = (unit.physical_offset as u64, unit.size as usize);
+        if physical < self.log.min_offset() {
+            return if self.follows_a_kept_one(queue, queue_offset).await {
+                Err(outside())
+            } else {
+                Ok(None)
+            };
+        }
+        let read = match self.log.hot(physical, size) {
+            Some(slice) => Ok(slice),
+            None => self.log.read(physical, size, run.hint(physical, size)).await,
+        };
+        let slice = match read {
+            Ok(slice) => slice,
+            Err(LogError::OutOfRange { .. }) if physical < self.log.min_offset() => {
+                return Ok(None);
+            }
+            Err(LogError::OutOfRange { .. }) => return Err(outside()),
+            Err(error) => return Err(error.into()),
+        };
+        match wrong(slice.bytes(), queue, queue_offset, physical) {
+            None => Ok(Some(slice)),
+            Some(why) => Err(damaged(why)),
+        }
+    }
+
+    /// Whether the record before is still in the log: then the one at `queue_offset` must be too, for units ascend.
+    async fn follows_a_kept_one(&self, queue: &Queue, queue_offset: i64) -> bool {
+        let before = self.unit(queue, queue_offset - 1).await;
+        let log_min = self.log.min_offset() as i64;
+        before.is_ok_and(|unit| {
+            unit.is_some_and(|unit| !unit.is_blank() && unit.physical_offset >= log_min)
+        })
     }
 
     /// The answers that need no look at the queue's units, in the stock order of tests.
@@ -297,4 +325,34 @@ impl Shard {
             bytes: 0,
         })
     }
+}
+
+/// What is wrong with the bytes that a unit points to, if anything.
+fn wrong(bytes: &[u8], queue: &Queue, queue_offset: i64, physical: u64) -> Option<String> {
+    match check(bytes, physical, CheckRule::Stock) {
+        CheckResult::Good(record) if record.total_size() != bytes.len() => Some(format!(
+            "the record at physical offset {physical} has {} bytes, its consume queue unit says {}",
+            record.total_size(),
+            bytes.len()
+        )),
+        CheckResult::Good(record) if !belongs(&record, queue, queue_offset) => Some(format!(
+            "its consume queue unit points to physical offset {physical}, where message {} of {}/{} is",
+            record.queue_offset(),
+            record.topic(),
+            record.queue_id()
+        )),
+        CheckResult::Good(_) => None,
+        CheckResult::Bad { why, .. } => Some(format!("at physical offset {physical}: {why}")),
+        CheckResult::Need { .. } | CheckResult::Blank { .. } | CheckResult::End => {
+            Some(format!("no record of {} bytes is at physical offset {physical}", bytes.len()))
+        }
+    }
+}
+
+/// Whether a record may stand at a place of a queue: it is the queue's own, or one that a stock broker put into several queues. Where
+/// a stock broker had lost units, the later ones stand before the place that their record names.
+fn belongs(record: &RecordView<'_>, queue: &Queue, queue_offset: i64) -> bool {
+    let own = record.queue_id() == queue.id() && record.topic() == &**queue.topic();
+    own && record.queue_offset() >= queue_offset
+        || record.properties_text().contains(name::INNER_MULTI_DISPATCH)
 }

@@ -72,27 +72,31 @@ pub enum ShardError {
     /// The worker thread did not start.
     #[error("the store's worker thread did not start: {0}: check the limit on threads")]
     WorkerStart(std::io::Error),
-    /// A unit of a consume queue leads to no record of that queue.
-    #[error(
-        "offset {queue_offset} of queue {queue_id} of topic {topic} leads to physical offset {physical_offset}, where no record of that queue begins: the disk has lost a part of the queue's file or of the log; check the disk, then start the broker again, which writes the queues anew from the log"
-    )]
-    StrayUnit {
-        /// Whose queue.
-        topic: String,
-        /// Its id.
-        queue_id: i32,
-        /// Which unit.
-        queue_offset: i64,
-        /// Where it leads.
-        physical_offset: i64,
-    },
     /// A record that recovery had accepted cannot be read when derived data is redone.
     #[error(
-        "the commit log holds no whole record at physical offset {offset}, below its durable end: the log is damaged there; run `ringmq log verify` on the store, restore it from a slave or a backup"
+        "the commit log is damaged at physical offset {offset}, below its durable end: {why}; run `ringmq log verify` on the store, restore it from a slave or a backup"
     )]
     Redo {
         /// Where.
         offset: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// A message, or the unit that leads to it, is not what was stored. Never served, never passed by in silence.
+    #[error(
+        "message {queue_offset} of {topic}/{queue_id} cannot be read: {why}; run `ringmq log verify` on the store and follow it, or pass the message by: set the group's offset to {next}"
+    )]
+    DamagedMessage {
+        /// Of which topic.
+        topic: String,
+        /// Of which queue.
+        queue_id: i32,
+        /// Its offset there.
+        queue_offset: i64,
+        /// The offset behind it.
+        next: i64,
+        /// What is wrong.
+        why: String,
     },
 }
 
@@ -133,21 +137,24 @@ impl Shard {
         log_config.shards = config.shards;
         log_config.core.segment_size = config.segment_bytes;
         log_config.lock = Some(LockStamps { before: stamp, now: lock.stamp() });
-        log_config.dispatched = mark.map(|mark| mark.dispatched);
+        log_config.dispatched = mark.as_ref().map(|mark| mark.dispatched);
         let (log, opened) = Log::open(log_config).await?;
         let end = opened.recovered.end;
         let mark = mark.filter(|mark| mark.dispatched <= end);
+        let known = match (&mark, opened.recovered.redo_from) {
+            (Some(mark), _) => Some(mark.dispatched),
+            // We never serve without a mark: it was lost, and with it how far queues and index are whole.
+            (None, None) if opened.own_state => Some(log.min_offset()),
+            (None, redo_from) => redo_from,
+        };
 
         let queue_config = Self::queue_config(&config, &layout);
         let recovery = QueueRecovery {
             log_min: log.min_offset(),
             // Without a mark no unit is known to be durable: those that are redone anyway are dropped first, so that a torn
             // one cannot survive.
-            cut_at: match (mark, opened.recovered.redo_from) {
-                (Some(mark), _) => mark.dispatched,
-                (None, redo_from) => redo_from.map_or(end, |from| from.min(end)),
-            },
-            digest: mark.map(|mark| mark.queues),
+            cut_at: known.map_or(end, |from| from.min(end)),
+            digest: mark.as_ref().map(|mark| mark.queues),
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
         };
@@ -156,17 +163,15 @@ impl Shard {
             worker.run(move || load_queues(&queue_config, &recovery)).await??
         };
         let queues_report = loaded.report.clone();
-        let base = match (mark, opened.recovered.redo_from) {
-            (Some(mark), _) => mark.dispatched,
-            (None, Some(redo_from)) => redo_from,
-            // A clean stop of a stock broker: its own rule, the largest end over all queues.
-            (None, None) => u64::try_from(queues_report.max_end_physical).unwrap_or(0),
-        };
+        // After a clean stop of a stock broker its own rule holds: the largest end over all queues.
+        let base =
+            known.unwrap_or(u64::try_from(queues_report.max_end_physical).unwrap_or_default());
         let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
         let recovery = IndexRecovery {
             log_min: log.min_offset(),
             log_end: end,
             clean: opened.recovered.clean,
+            files: mark.map(|mark| mark.index),
         };
         let (index, index_report) = Self::open_index(&config, &layout, &worker, recovery).await?;
         let wanted = [queues_report.redo_from, index_report.redo_from];

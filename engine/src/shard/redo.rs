@@ -2,11 +2,11 @@
 //! again. What is there already is skipped by the rules of queue and index, so redoing too much is harmless.
 
 use ringmq_net::record::{
-    BLANK_BYTES_MIN, CheckResult, CheckRule, MAGIC_BLANK, Properties, RecordView, check, decode,
+    BLANK_BYTES_MIN, CheckResult, CheckRule, Properties, RECORD_FIXED_BYTES, RecordView, check,
     index_hash, sys_flag, tags_code,
 };
 
-use super::{Shard, ShardError};
+use super::{QUEUE_ID_MAX, Shard, ShardError};
 use crate::log::ReadHint;
 use crate::state::delay::SCHEDULE_TOPIC;
 
@@ -51,23 +51,21 @@ impl Shard {
     ) -> Result<Used, ShardError> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= BLANK_BYTES_MIN) {
-            if rest.get(4..8) == Some(&MAGIC_BLANK.to_be_bytes()) {
-                return Ok(Used::Blank);
+            let offset = start + at as u64;
+            match check(rest, offset, CheckRule::Stock) {
+                CheckResult::Good(view) => {
+                    at += view.total_size();
+                    self.redo_record(&view, redone)?;
+                }
+                CheckResult::Blank { .. } => return Ok(Used::Blank),
+                // Longer than what is here: it begins the next chunk.
+                CheckResult::Need { .. } => break,
+                CheckResult::End => return Err(damaged(offset, "zeros where a record must be")),
+                CheckResult::Bad { why, .. } => return Err(damaged(offset, why)),
             }
-            let Ok(view) = decode(rest) else { break };
-            at += view.total_size();
-            self.redo_record(&view, redone);
             if redone.records.is_multiple_of(RECORDS_A_TURN) {
                 self.queues.poll();
                 glommio::executor().yield_task_queue_now().await;
-            }
-        }
-        if at == 0 && bytes.len() >= BLANK_BYTES_MIN {
-            // Either a record longer than the chunk, or damage: the size field tells.
-            let size = bytes.first_chunk().map_or(0, |size| i32::from_be_bytes(*size));
-            let longer = usize::try_from(size).is_ok_and(|size| size > bytes.len());
-            if !longer {
-                return Err(ShardError::Redo { offset: start });
             }
         }
         Ok(Used::Bytes(at))
@@ -78,17 +76,22 @@ impl Shard {
         let head = self.bytes_at(at, BLANK_BYTES_MIN, ReadHint::EXACT).await?;
         let size = head.bytes().first_chunk().map_or(0, |size| i32::from_be_bytes(*size));
         let fits = usize::try_from(size).ok().filter(|size| at + *size as u64 <= end);
-        let Some(size) = fits else { return Err(ShardError::Redo { offset: at }) };
+        let Some(size) = fits else {
+            return Err(damaged(at, format!("a record of {size} bytes does not fit there")));
+        };
         let record = self.bytes_at(at, size, ReadHint::EXACT).await?;
-        let good = matches!(check(record.bytes(), at, CheckRule::Stock), CheckResult::Good(_));
-        match decode(record.bytes()) {
-            Ok(view) if good => self.redo_record(&view, redone),
-            _ => return Err(ShardError::Redo { offset: at }),
+        match check(record.bytes(), at, CheckRule::Stock) {
+            CheckResult::Good(view) => self.redo_record(&view, redone)?,
+            CheckResult::Bad { why, .. } => return Err(damaged(at, why)),
+            _ => return Err(damaged(at, format!("no record of {size} bytes"))),
         }
         Ok(at + size as u64)
     }
 
-    fn redo_record(&self, view: &RecordView<'_>, redone: &mut Redone) {
+    fn redo_record(&self, view: &RecordView<'_>, redone: &mut Redone) -> Result<(), ShardError> {
+        if let Some(why) = impossible(view) {
+            return Err(damaged(view.physical_offset() as u64, why));
+        }
         redone.records += 1;
         redone.last_timestamp = view.store_timestamp();
         let text = std::str::from_utf8(view.properties()).unwrap_or_default();
@@ -103,7 +106,7 @@ impl Shard {
             }
         }
         if !matches!(kind, 0 | sys_flag::TRANSACTION_COMMIT) {
-            return;
+            return Ok(());
         }
         let delayed = view.topic() == SCHEDULE_TOPIC && known.delay_level() > 0;
         let code = if delayed {
@@ -120,12 +123,35 @@ impl Shard {
             view.total_size() as i32,
             code,
         );
+        Ok(())
     }
 
     fn segment_end(&self, offset: u64) -> u64 {
         let size = self.config.segment_bytes;
         offset - offset % size + size
     }
+}
+
+fn damaged(offset: u64, why: impl ToString) -> ShardError {
+    ShardError::Redo { offset, why: why.to_string() }
+}
+
+/// What no record can say: its header has no checksum, and what is made of it are directories and places in files.
+fn impossible(view: &RecordView<'_>) -> Option<String> {
+    let topic = view.topic();
+    if topic.contains(['/', '\0']) || matches!(topic, "." | "..") {
+        return Some(format!("a record of the topic {topic:?}"));
+    }
+    let id = view.queue_id();
+    if !(0..=QUEUE_ID_MAX).contains(&id) {
+        return Some(format!("a record of queue {id}"));
+    }
+    // Each message before it in its queue took some bytes of the log.
+    let offset = view.queue_offset();
+    if offset < 0 || offset > view.physical_offset() / RECORD_FIXED_BYTES as i64 {
+        return Some(format!("a record with queue offset {offset}, higher than the log can hold"));
+    }
+    None
 }
 
 /// How far a chunk carried.

@@ -41,9 +41,9 @@ pub async fn write_checkpoint(
         return Err(StoreError::SyncFailed);
     }
     queues.flush().await?;
-    let header = match index {
-        Some(index) => index.flush().await?,
-        None => None,
+    let (header, index_files) = match index {
+        Some(index) => index.flush_for_mark().await?,
+        None => (None, Vec::new()),
     };
     let root = layout.root().to_path_buf();
     let synced = worker.run(move || sync_file_system(&root)).await?;
@@ -53,7 +53,12 @@ pub async fn write_checkpoint(
     }
     let index_timestamp = index.map_or(0, Index::rolled_timestamp);
     let (checkpoint_path, mark_path) = (layout.checkpoint(), layout.derived_mark());
-    let mark = DerivedMark { dispatched: input.dispatched, queues: input.queues, lock: input.lock };
+    let mark = DerivedMark {
+        dispatched: input.dispatched,
+        queues: input.queues,
+        lock: input.lock,
+        index: index_files,
+    };
     let checkpoint = Checkpoint {
         physic: input.physic_timestamp,
         logics: input.logics_timestamp,

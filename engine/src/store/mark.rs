@@ -4,16 +4,18 @@ use std::io;
 use std::path::Path;
 
 use super::{LockStamp, StoreError, write_replacing};
+use crate::index::IndexFileMark;
 use crate::queue::QueueDigest;
 
-const VERSION: &str = "ringmq-derived 1";
+const VERSION: &str = "ringmq-derived 2";
 
 /// Consume queue units and index entries of every record below `dispatched` are durable. With it, recovery cuts all queues
 /// there and redoes the rest from the log, so it never has to trust a unit that may be torn.
 ///
-/// The file is text: a version line, then `dispatched`, `queue-offsets`, `queue-ends`, `lock-inode`,
-/// `lock-modified-ns`, and the CRC-32C of the lines before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The file is text: a version line, then `dispatched`, `queue-offsets`, `queue-ends`, `lock-inode`, `lock-modified-ns`, one line
+/// `index <name> <next entry> <physical offset of the last entry's record>` for each index file, and the CRC-32C of the lines
+/// before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedMark {
     /// A physical offset between two records.
     pub dispatched: u64,
@@ -21,6 +23,8 @@ pub struct DerivedMark {
     pub queues: QueueDigest,
     /// The lock file as our own process left it: tells whether another broker changed the store since.
     pub lock: LockStamp,
+    /// The index files, oldest first: what is missing at the next start is made again.
+    pub index: Vec<IndexFileMark>,
 }
 
 impl DerivedMark {
@@ -48,7 +52,7 @@ impl DerivedMark {
     }
 
     fn text(&self) -> String {
-        let lines = format!(
+        let mut lines = format!(
             "{VERSION}\ndispatched {}\nqueue-offsets {}\nqueue-ends {}\nlock-inode {}\nlock-modified-ns {}\n",
             self.dispatched,
             self.queues.max_offsets,
@@ -56,6 +60,12 @@ impl DerivedMark {
             self.lock.inode,
             self.lock.modified_ns
         );
+        for file in &self.index {
+            lines.push_str(&format!(
+                "index {} {} {}\n",
+                file.name, file.next_entry, file.end_physical
+            ));
+        }
         format!("{lines}crc32c {:08x}\n", crc32c::crc32c(lines.as_bytes()))
     }
 
@@ -67,10 +77,20 @@ impl DerivedMark {
         let ends = lines.next()?.strip_prefix("queue-ends ")?.parse().ok()?;
         let inode = lines.next()?.strip_prefix("lock-inode ")?.parse().ok()?;
         let modified_ns = lines.next()?.strip_prefix("lock-modified-ns ")?.parse().ok()?;
+        let mut index = Vec::new();
+        for line in lines.map_while(|line| line.strip_prefix("index ")) {
+            let mut words = line.split(' ');
+            index.push(IndexFileMark {
+                name: words.next()?.to_owned(),
+                next_entry: words.next()?.parse().ok()?,
+                end_physical: words.next()?.parse().ok()?,
+            });
+        }
         let mark = Self {
             dispatched,
             queues: QueueDigest { max_offsets, ends },
             lock: LockStamp { inode, modified_ns },
+            index,
         };
         (version == VERSION && mark.text() == text).then_some(mark)
     }

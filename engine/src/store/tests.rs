@@ -86,9 +86,15 @@ fn a_mark_is_believed_only_if_whole_and_nobody_else_was_here() {
     let path = layout.derived_mark();
     assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), None);
     let queues = crate::queue::QueueDigest { max_offsets: 5, ends: 6 };
-    let mark = DerivedMark { dispatched: 4711, queues, lock };
+    let file = |name: &str| crate::index::IndexFileMark {
+        name: name.to_owned(),
+        next_entry: 7,
+        end_physical: 99,
+    };
+    let index = vec![file("20231114221320123"), file("20231114221320124")];
+    let mark = DerivedMark { dispatched: 4711, queues, lock, index };
     mark.save(&path).expect("save");
-    assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), Some(mark));
+    assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), Some(mark.clone()));
     assert_eq!(DerivedMark::load(&path, None).expect("load"), None);
     let other = StoreLock::acquire(&layout).expect("another start").stamp();
     assert_ne!(lock, other);
@@ -144,7 +150,7 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
             QueueRecovery { log_min: 0, cut_at: 0, trusted: true, clean: true, digest: None };
         let loaded = load_queues(&queue_config, &recovery).expect("load");
         let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
-        let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true };
+        let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true, files: None };
         let loaded = load_index(&index_config, &recovery).expect("load");
         let index = Index::new(index_config, Rc::clone(&worker), loaded);
         for n in 0..8 {
@@ -169,8 +175,11 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
     let checkpoint = Checkpoint::load(&layout.checkpoint()).expect("load").expect("checkpoint");
     assert_eq!(checkpoint, Checkpoint { physic: 1_000_007, logics: 1_000_006, index: 1_000_004 });
     let mark = DerivedMark::load(&layout.derived_mark(), Some(stamp)).expect("load");
-    assert_eq!(mark, Some(DerivedMark { dispatched: 800, queues: digest, lock: stamp }));
-    let recovery = IndexRecovery { log_min: 0, log_end: 800, clean: false };
+    let mark = mark.expect("a mark");
+    assert_eq!((mark.dispatched, mark.queues, mark.lock), (800, digest, stamp));
+    assert_eq!(mark.index.iter().map(|file| file.next_entry).collect::<Vec<_>>(), [6, 4]);
+    let recovery =
+        IndexRecovery { log_min: 0, log_end: 800, clean: false, files: Some(mark.index) };
     let index_config = IndexConfig { slots: 7, entries: 6, ..IndexConfig::new(&layout) };
     let report = load_index(&index_config, &recovery).expect("load").report;
     assert_eq!((report.files, report.rebuilt_entries), (2, 3));
