@@ -1,15 +1,22 @@
 //! `ringmq log dump` and `ringmq log verify`: a store's log, looked at without a broker.
 //!
-//! Both work on any store, a stock broker's included, and change nothing. On a store that is being served the last records may be half
+//! Both work on any store, a stock broker's included, and change nothing. `verify` compares the consume queues and the index with the log
+//! too. On a store that is being served the last records may be half
 //! written, which `verify` then reports behind the end of the log.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ringmq_engine::log::{Item, WalkError, WalkSummary, walk_log};
+use ringmq_engine::index::{IndexCheck, IndexCheckError, IndexSummary};
+use ringmq_engine::log::{Item, QueueCheck, QueueSummary, WalkError, WalkSummary, walk_log};
+use ringmq_engine::state::TOPICS_FILE;
+use ringmq_engine::state::json_file;
+use ringmq_engine::state::topics;
+use ringmq_engine::store::StoreLayout;
 use ringmq_net::record::{Properties, RecordView};
 use thiserror::Error;
 
@@ -27,6 +34,9 @@ pub enum LogToolError {
     /// A file cannot be read.
     #[error(transparent)]
     Walk(#[from] WalkError),
+    /// The index cannot be read.
+    #[error(transparent)]
+    Index(IndexCheckError),
     /// Standard output is gone, other than by a closed pipe.
     #[error("standard output: {0}")]
     Output(io::Error),
@@ -113,42 +123,113 @@ fn verify(dir: &Path, out: &mut impl Write) -> Result<ExitCode, LogToolError> {
     check_store(dir)?;
     let mut problems = 0;
     for store in stores(dir) {
-        let summary = verify_store(&store, out)?;
-        problems += summary.problems;
-        print_summary(&store, &summary, out).map_err(LogToolError::Output)?;
+        let verified = verify_store(&store, out)?;
+        problems += verified.problems;
+        print_summary(&store, &verified, out).map_err(LogToolError::Output)?;
     }
     Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verify_store(store: &Path, out: &mut impl Write) -> Result<WalkSummary, LogToolError> {
-    let mut written = Ok(());
-    let mut shown = 0;
-    let summary = walk_log(store, 0, &mut |item| {
-        if let Item::Problem(problem) = item {
-            shown += 1;
-            if shown <= PROBLEMS_SHOWN {
-                written = writeln!(out, "PROBLEM {problem}");
-            }
-        }
-        if written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    written.map_err(LogToolError::Output)?;
-    Ok(summary)
+/// What the check of one store saw.
+struct Verified {
+    problems: u64,
+    log: WalkSummary,
+    queues: QueueSummary,
+    index: IndexSummary,
 }
 
-fn print_summary(store: &Path, summary: &WalkSummary, out: &mut impl Write) -> io::Result<()> {
+/// Prints problems up to a number, and counts them all.
+struct Problems<'a, W: Write> {
+    out: &'a mut W,
+    count: u64,
+    written: io::Result<()>,
+}
+
+impl<W: Write> Problems<'_, W> {
+    fn tell(&mut self, problem: &dyn std::fmt::Display) {
+        self.count += 1;
+        if self.count <= PROBLEMS_SHOWN && self.written.is_ok() {
+            self.written = writeln!(self.out, "PROBLEM {problem}");
+        }
+    }
+
+    /// A damaged index is a problem, one that cannot be read the end.
+    fn index<T>(&mut self, result: Result<T, IndexCheckError>) -> Result<(), LogToolError> {
+        match result {
+            Ok(_) => Ok(()),
+            Err(finding @ IndexCheckError::Damaged { .. }) => {
+                self.tell(&finding);
+                Ok(())
+            }
+            Err(error @ IndexCheckError::Io { .. }) => Err(LogToolError::Index(error)),
+        }
+    }
+}
+
+fn verify_store(store: &Path, out: &mut impl Write) -> Result<Verified, LogToolError> {
+    let layout = StoreLayout::new(store);
+    // After any other stop, and while a broker runs, queues and index may be behind.
+    let clean = !layout.abort().exists();
+    let mut problems = Problems { out, count: 0, written: Ok(()) };
+    let mut queues = QueueCheck::new(store);
+    let mut index = IndexCheck::new(store, clean).map_err(LogToolError::Index)?;
+    let mut failed = Ok(());
+    let log = walk_log(store, 0, &mut |item| {
+        match item {
+            Item::Problem(problem) => problems.tell(&problem),
+            Item::Record(record) => {
+                queues.record(&record);
+                failed = problems.index(index.record(&record));
+            }
+            Item::Segment { .. } | Item::Blank { .. } | Item::End { .. } => {}
+        }
+        if problems.written.is_err() || failed.is_err() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    failed?;
+    problems.index(index.finish())?;
+    let index = index.summary();
+    if let Some(first) = index.first_missing.filter(|_| clean && index.files > 0) {
+        let missing = index.missing;
+        problems.tell(&format_args!(
+            "index: {missing} keys of records have no entry, the first of the record at physical offset {first}; remove the index directory, it is made again at the next start"
+        ));
+    }
+    let known = json_file::load(&layout.config().join(TOPICS_FILE), topics::parse_file);
+    let known = known.ok().and_then(json_file::Loaded::into_value);
+    let names: HashSet<String> =
+        known.into_iter().flat_map(|table| table.topics).map(|topic| topic.topic_name).collect();
+    let (queues, findings) = queues.finish(clean, |topic| names.contains(topic));
+    for finding in findings {
+        problems.tell(&finding);
+    }
+    problems.written.map_err(LogToolError::Output)?;
+    Ok(Verified { problems: problems.count, log, queues, index })
+}
+
+fn print_summary(store: &Path, verified: &Verified, out: &mut impl Write) -> io::Result<()> {
+    let Verified { problems, log: summary, queues, index } = verified;
     let durable = summary.durable.map_or("unknown".to_owned(), |offset| offset.to_string());
     writeln!(
         out,
-        "{}: {} problems; {} records of {} bytes in {} segments, offsets {} to {}, durable {durable}, {} blocks compared with their checksums",
+        "{}: {problems} problems; {} records of {} bytes in {} segments, offsets {} to {}, durable {durable}, {} blocks compared with their checksums; {} queues with {} units right, {} missing, {} wrong; {} index files with {} entries right, {} missing",
         store.display(),
-        summary.problems,
         summary.records,
         summary.record_bytes,
         summary.segments,
         summary.start,
         summary.end,
-        summary.blocks_compared
+        summary.blocks_compared,
+        queues.queues,
+        queues.right,
+        queues.missing,
+        queues.wrong,
+        index.files,
+        index.right,
+        index.missing
     )
 }
 

@@ -15,6 +15,7 @@
 //!
 //! An [`Index`] lives on one reactor.
 
+mod check;
 mod core;
 mod error;
 mod header;
@@ -24,6 +25,7 @@ mod query;
 mod store;
 mod writer;
 
+pub use check::{IndexCheck, IndexCheckError, IndexSummary};
 pub use error::IndexError;
 pub use header::{ENTRY_BYTES, HEADER_BYTES, Header};
 pub use load::{IndexFileMark, IndexRecovery, IndexReport, LoadedIndex, load_index};

@@ -67,4 +67,4 @@ pub use state_file::StateFile;
 #[doc(hidden)]
 pub use switches::Switches;
 pub use verify::{Item, Problem, WalkError, WalkSummary, walk_log};
-pub use verify_queues::{QueueCheck, QueueSummary, WrongUnit};
+pub use verify_queues::{QueueCheck, QueueFinding, QueueProblem, QueueSummary};
