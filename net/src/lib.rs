@@ -37,5 +37,6 @@ pub mod json;
 pub mod language;
 pub mod record;
 pub mod reply;
+mod scan;
 #[cfg(feature = "glommio")]
 pub mod server;

@@ -62,8 +62,7 @@ fn input() -> impl Strategy<Value = Input> {
 
 fn encode(input: &Input, with_properties: bool) -> Vec<u8> {
     let mut rewriter = PropertiesRewriter::new();
-    let (properties, _) =
-        rewriter.for_send(&input.client_text, &input.cluster).expect("a legal text");
+    rewriter.for_send(&input.client_text, &input.cluster).expect("a legal text");
     let record = RecordFields {
         queue_id: input.numbers.0,
         flag: input.numbers.1,
@@ -78,7 +77,7 @@ fn encode(input: &Input, with_properties: bool) -> Vec<u8> {
         prepared_transaction_offset: 0,
         body: &input.body,
         topic: &input.topic,
-        properties: if with_properties { properties } else { b"" },
+        properties: if with_properties { rewriter.text() } else { b"" },
     };
     let mut bytes = vec![0; record.encoded_len()];
     record.encode(&mut bytes);

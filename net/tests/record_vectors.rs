@@ -1,7 +1,7 @@
 //! Records, ids and hashes against bytes that stock RocketMQ 4.9.8 (and 4.0.0) wrote.
 
 use ringmq_net::record::{
-    BatchBody, CheckResult, CheckRule, MAGIC_BLANK, OffsetMessageId, Properties,
+    BatchBody, BatchTexts, CheckResult, CheckRule, MAGIC_BLANK, OffsetMessageId, Properties,
     PropertiesRewriter, RecordFields, body_crc, check, decode, encode_blank, index_hash, java_hash,
     tags_code,
 };
@@ -125,12 +125,14 @@ fn a_batch_request_becomes_the_records_that_stock_stores() {
     let stored = vector("batch_records");
     let batch = BatchBody::parse(&request).expect("batch");
     assert_eq!(batch.count(), 3);
-    let mut rewriter = PropertiesRewriter::new();
+    let mut texts = BatchTexts::default();
+    texts.begin("WAIT\u{1}true\u{2}CLUSTER\u{1}DefaultCluster".as_bytes());
     let mut encoded = Vec::new();
     for (message, mut record) in batch.messages().zip(records(&stored)) {
         let inner = std::str::from_utf8(message.properties).expect("text");
-        let batch_level = "WAIT\u{1}true\u{2}CLUSTER\u{1}DefaultCluster";
-        let (properties, _) = rewriter.join_batch(inner, batch_level).expect("properties");
+        let from = texts.all().len();
+        texts.push(inner).expect("properties");
+        let properties = &texts.all()[from..];
         record.body = message.body;
         record.flag = message.flag;
         record.properties = properties;
@@ -214,12 +216,12 @@ fn a_send_drops_wait_and_sets_cluster() {
     let mut rewriter = PropertiesRewriter::new();
     let text =
         "WAIT\u{1}false\u{2}TAGS\u{1}TagA\u{2}CLUSTER\u{1}x\u{2}e\u{1}\u{2}UNIQ_KEY\u{1}U\u{2}";
-    let (stored, known) = rewriter.for_send(text, "c1").expect("rewrite");
-    assert_eq!(stored, "TAGS\u{1}TagA\u{2}UNIQ_KEY\u{1}U\u{2}CLUSTER\u{1}c1".as_bytes());
+    let known = rewriter.for_send(text, "c1").expect("rewrite");
+    assert_eq!(rewriter.text(), "TAGS\u{1}TagA\u{2}UNIQ_KEY\u{1}U\u{2}CLUSTER\u{1}c1".as_bytes());
     assert_eq!((known.tags, known.uniq_key), (Some("TagA"), Some("U")));
     assert!(!known.waits());
-    let (stored, known) = rewriter.for_send("", "c1").expect("rewrite");
-    assert_eq!(stored, "CLUSTER\u{1}c1".as_bytes());
+    let known = rewriter.for_send("", "c1").expect("rewrite");
+    assert_eq!(rewriter.text(), "CLUSTER\u{1}c1".as_bytes());
     assert!(known.waits());
 }
 
@@ -231,20 +233,29 @@ fn what_would_break_a_record_is_refused() {
     let long = format!("k\u{1}{}", "v".repeat(32_767 - 2 - 10));
     assert!(rewriter.for_send(&long, "c").is_ok(), "{}", long.len());
     assert!(rewriter.for_send(&format!("{long}v"), "c").is_err());
-    assert!(rewriter.join_batch(&long, "CLUSTER\u{1}c").is_ok());
-    assert!(rewriter.join_batch(&long, "CLUSTER\u{1}cc").is_err());
-    assert!(rewriter.join_batch("k\u{1}\0", "CLUSTER\u{1}c").is_err());
+    let mut texts = BatchTexts::default();
+    texts.begin("CLUSTER\u{1}c".as_bytes());
+    assert!(texts.push(&long).is_ok());
+    assert!(texts.push("k\u{1}\0").is_err());
+    texts.begin("CLUSTER\u{1}cc".as_bytes());
+    assert!(texts.push(&long).is_err());
     assert!(rewriter.rewrite("", &[], &[("REAL_TOPIC", "a\u{2}b")]).is_err());
 }
 
 #[test]
 fn a_batch_level_unique_key_does_not_hide_the_individual_ones() {
-    let mut rewriter = PropertiesRewriter::new();
     let batch = "UNIQ_KEY\u{1}BATCH\u{2}WAIT\u{1}true\u{2}CLUSTER\u{1}c";
-    let (text, _) = rewriter.join_batch("UNIQ_KEY\u{1}M0\u{2}", batch).expect("join");
-    assert_eq!(text, "UNIQ_KEY\u{1}M0\u{2}WAIT\u{1}true\u{2}CLUSTER\u{1}c".as_bytes());
-    let (text, _) = rewriter.join_batch("", batch).expect("join");
-    assert_eq!(text, batch.as_bytes());
+    let mut texts = BatchTexts::default();
+    texts.begin(batch.as_bytes());
+    let known = texts.push("UNIQ_KEY\u{1}M0\u{2}").expect("join");
+    assert_eq!(known.uniq_key, Some("M0"));
+    let own = "UNIQ_KEY\u{1}M0\u{2}WAIT\u{1}true\u{2}CLUSTER\u{1}c";
+    assert_eq!(texts.all(), own.as_bytes());
+    texts.push("").expect("join");
+    assert_eq!(texts.all(), format!("{own}{batch}").as_bytes());
+    texts.begin("CLUSTER\u{1}c".as_bytes());
+    texts.push("UNIQ_KEY\u{1}M0").expect("join");
+    assert_eq!(texts.all(), "UNIQ_KEY\u{1}M0\u{2}CLUSTER\u{1}c".as_bytes());
 }
 
 #[test]

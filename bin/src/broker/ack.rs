@@ -12,7 +12,7 @@ use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_net::code::response;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
-use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
+use ringmq_net::reply::{ReplyHead, StoredReplies, StoredReply, encode_reply};
 use ringmq_net::server::Conn;
 
 /// How far a send has come. Told to every producer as ext field `ackLevel`.
@@ -67,15 +67,19 @@ pub(super) struct Acks {
     /// Sends that have the level beside them and wait for their topic to be saved: see [`Acks::answer_unsaved`].
     unsaved: RefCell<Vec<(Ack, Level)>>,
     store_host: SocketAddr,
-    region: String,
-    trace_on: bool,
+    replies: StoredReplies,
 }
 
 impl Acks {
     /// Nothing waits. `store_host` is the address inside message ids.
-    pub(super) fn new(store_host: SocketAddr, region: String, trace_on: bool) -> Self {
+    pub(super) fn new(store_host: SocketAddr, region: &str, trace_on: bool) -> Self {
         let (waiting, unsaved) = (RefCell::default(), RefCell::default());
-        Acks { waiting, unsaved, store_host, region, trace_on }
+        Acks { waiting, unsaved, store_host, replies: StoredReplies::new(region, trace_on) }
+    }
+
+    /// What all answers to sends repeat.
+    pub(super) fn replies(&self) -> &StoredReplies {
+        &self.replies
     }
 
     /// How many sends wait.
@@ -152,10 +156,7 @@ impl Acks {
             if ack.end <= written {
                 self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
             } else {
-                let ext = [
-                    ("MSG_REGION", ExtValue::Str(&self.region)),
-                    ("TRACE_ON", ExtValue::Bool(self.trace_on)),
-                ];
+                let ext = self.replies.refusal_fields();
                 let head = ReplyHead {
                     serialize: ack.serialize,
                     opaque: ack.opaque,
@@ -179,15 +180,20 @@ impl Acks {
             }
             .write(&mut id),
         };
-        let ext = [
-            ("queueId", ExtValue::I64(i64::from(ack.queue_id))),
-            ("TRACE_ON", ExtValue::Bool(self.trace_on)),
-            ("MSG_REGION", ExtValue::Str(&self.region)),
-            ("msgId", ExtValue::Str(id)),
-            ("queueOffset", ExtValue::I64(ack.queue_offset)),
-            ("ackLevel", ExtValue::Str(level.name())),
-            ("ackReplicas", ExtValue::I64(0)),
-        ];
+        let reply = StoredReply {
+            serialize: ack.serialize,
+            opaque: ack.opaque,
+            queue_id: ack.queue_id,
+            msg_id: id,
+            queue_offset: ack.queue_offset,
+            ack_level: level.name(),
+            ack_replicas: 0,
+        };
+        if code == response::SUCCESS && remark.is_none() {
+            ack.conn.push(|out| self.replies.encode(out, &reply));
+            return;
+        }
+        let ext = self.replies.fields(&reply);
         let head = ReplyHead {
             serialize: ack.serialize,
             opaque: ack.opaque,

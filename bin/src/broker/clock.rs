@@ -1,16 +1,43 @@
 //! The two clocks of a broker: the one on the wall for what is stored and told, and one that never steps for waiting.
 
+use std::cell::Cell;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads both clocks. One per shard.
 #[derive(Debug)]
 pub(super) struct Clock {
     started: Instant,
+    /// Both clocks at the first send of the turn that runs.
+    turn: Cell<Option<TurnTime>>,
+}
+
+/// Both clocks, for what happens once per message: read once for all the frames that one receive brought.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TurnTime {
+    /// As [`Clock::now_ms`].
+    pub(super) now_ms: i64,
+    /// As [`Clock::monotonic_ms`].
+    pub(super) monotonic_ms: i64,
 }
 
 impl Clock {
     pub(super) fn new() -> Self {
-        Clock { started: Instant::now() }
+        Clock { started: Instant::now(), turn: Cell::new(None) }
+    }
+
+    /// The time of the turn that runs. Only for handlers that run inside one and do not wait: [`Clock::end_turn`] has to follow before
+    /// anything else runs.
+    pub(super) fn turn(&self) -> TurnTime {
+        self.turn.get().unwrap_or_else(|| {
+            let time = TurnTime { now_ms: self.now_ms(), monotonic_ms: self.monotonic_ms() };
+            self.turn.set(Some(time));
+            time
+        })
+    }
+
+    /// The turn is over: its time is forgotten.
+    pub(super) fn end_turn(&self) {
+        self.turn.set(None);
     }
 
     /// Milliseconds since 1970, by the machine's clock: it can be set back and forth.
@@ -47,7 +74,19 @@ fn local(now_ms: i64) -> Option<libc::tm> {
 
 #[cfg(test)]
 mod tests {
-    use super::{local_day, local_hour};
+    use super::{Clock, local_day, local_hour};
+
+    #[test]
+    fn time_stands_still_within_a_turn_only() {
+        let clock = Clock::new();
+        let first = clock.turn();
+        while clock.monotonic_ms() < first.monotonic_ms + 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(clock.turn().monotonic_ms, first.monotonic_ms);
+        clock.end_turn();
+        assert!(clock.turn().monotonic_ms >= first.monotonic_ms + 2);
+    }
 
     #[test]
     fn the_day_changes_when_the_hour_falls_and_at_no_other_time() {

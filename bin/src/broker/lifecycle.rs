@@ -140,7 +140,7 @@ impl Broker {
             delay_offsets: RefCell::new(tables.delay),
             waiters: RefCell::new(waiters),
             woken: RefCell::default(),
-            acks: Acks::new(config.store_host, config.region.clone(), config.trace_on),
+            acks: Acks::new(config.store_host, &config.region, config.trace_on),
             stats: Stats::new(&config.cluster, now_ms),
             rewriter: RefCell::new(PropertiesRewriter::new()),
             batch_texts: RefCell::default(),

@@ -29,7 +29,7 @@ use ringmq_engine::state::topics::{PERM_READ, PERM_WRITE, Topic, TopicTable};
 use ringmq_engine::state::waiters::{WaitQueue, Waiters};
 use ringmq_net::body::SubscriptionGroupConfig;
 use ringmq_net::code::response;
-use ringmq_net::record::PropertiesRewriter;
+use ringmq_net::record::{BatchTexts, PropertiesRewriter};
 use ringmq_net::server::Server;
 
 mod ack;
@@ -123,7 +123,7 @@ struct Broker {
     stats: Stats,
 
     rewriter: RefCell<PropertiesRewriter>,
-    batch_texts: RefCell<Vec<u8>>,
+    batch_texts: RefCell<BatchTexts>,
     slow_tasks: Cell<usize>,
     next_random: Cell<u64>,
     next_opaque: Cell<i32>,

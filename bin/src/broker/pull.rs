@@ -311,13 +311,15 @@ impl Broker {
         });
         let mut rewriter = self.rewriter.borrow_mut();
         let set = [("TAGS", group), ("KEYS", group)];
-        let Ok((properties, _)) = rewriter.rewrite("", &[], &set) else { return };
+        if rewriter.rewrite("", &[], &set).is_err() {
+            return;
+        }
         let known = KnownProperties { tags: Some(group), keys: Some(group), ..Default::default() };
         let body = event.to_string();
         let message = NewMessage {
             flag: 0,
             body: body.as_bytes(),
-            properties,
+            properties: rewriter.text(),
             known,
             code: UnitCode::Tags(tags_code(known.tags)),
         };

@@ -151,25 +151,23 @@ impl Broker {
         body: &[u8],
     ) -> Result<(), Refusal> {
         let text = header.properties;
-        let asked = Properties::new(text).known();
-        if asked.is_half_message() {
+        let mut rewriter = self.rewriter.borrow_mut();
+        let cluster = self.config.cluster.as_str();
+        let asked = rewriter.for_send(text, cluster);
+        let half = |known: &KnownProperties<'_>| known.is_half_message();
+        if asked.as_ref().map_or_else(|_| half(&Properties::new(text).known()), half) {
             let remark =
                 format!("the broker[{}] sending transaction message is forbidden", self.ip());
             return Err(Refusal::new(response::NO_PERMISSION, remark));
         }
-        let mut rewriter = self.rewriter.borrow_mut();
-        let cluster = self.config.cluster.as_str();
+        let asked = asked.map_err(|_| self.illegal())?;
         let plain = matches!(
             header.sys_flag & sys_flag::TRANSACTION_MASK,
             0 | sys_flag::TRANSACTION_COMMIT
         );
         let route = if plain { self.delay_levels.route(asked.delay_level()) } else { None };
-        let (queue, properties, known, code) = match route {
-            None => {
-                let (properties, known) =
-                    rewriter.for_send(text, cluster).map_err(|_| self.illegal())?;
-                (Rc::clone(&target.queue), properties, known, UnitCode::Tags(tags_code(known.tags)))
-            }
+        let (queue, code) = match route {
+            None => (Rc::clone(&target.queue), UnitCode::Tags(tags_code(asked.tags))),
             Some(route) => {
                 let queue = self.delay_queue(route.queue_id)?;
                 let level = route.level.to_string();
@@ -180,14 +178,15 @@ impl Broker {
                     ("REAL_TOPIC", target.queue.topic().as_ref()),
                     ("REAL_QID", id.as_str()),
                 ];
-                let (properties, known) =
-                    rewriter.rewrite(text, &[], &set).map_err(|_| self.illegal())?;
-                (queue, properties, known, UnitCode::DeliverAfterMs(route.delay_ms))
+                rewriter.rewrite(text, &[], &set).map_err(|_| self.illegal())?;
+                (queue, UnitCode::DeliverAfterMs(route.delay_ms))
             }
         };
         let run = self.new_run(asker, header, target, &queue);
-        let message = NewMessage { flag: header.flag, body, properties, known, code };
-        let stored = self.shard.put(self.clock.now_ms(), &run, std::iter::once(message), |_| {});
+        let properties = rewriter.text();
+        let message = NewMessage { flag: header.flag, body, properties, known: asked, code };
+        let stored =
+            self.shard.put(self.clock.turn().now_ms, &run, std::iter::once(message), |_| {});
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
         let bytes = stored.end - stored.physical_offset;
         if Rc::ptr_eq(&queue, &target.queue) {
@@ -217,37 +216,34 @@ impl Broker {
         let batch = BatchBody::parse(body)
             .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
         let mut rewriter = self.rewriter.borrow_mut();
-        let (level, of_batch) = rewriter
+        let of_batch = rewriter
             .rewrite(text, &[], &[("CLUSTER", self.config.cluster.as_str())])
             .map_err(|_| self.illegal())?;
-        let level = String::from_utf8_lossy(level).into_owned();
         // The records' texts first, back to back, so that all lengths are known before room is reserved.
         let mut texts = self.batch_texts.borrow_mut();
-        texts.clear();
+        texts.begin(rewriter.text());
         let mut items: Vec<(i32, &[u8], usize, KnownProperties<'_>)> =
             Vec::with_capacity(batch.count());
         for message in batch.messages() {
             let inner = std::str::from_utf8(message.properties).map_err(|_| {
                 Refusal::new(response::SYSTEM_ERROR, "a batch message's properties are not UTF-8")
             })?;
-            let (properties, known) =
-                rewriter.join_batch(inner, &level).map_err(|_| self.illegal())?;
-            texts.extend_from_slice(properties);
-            items.push((message.flag, message.body, texts.len(), as_read(known, of_batch)));
+            let known = texts.push(inner).map_err(|_| self.illegal())?;
+            items.push((message.flag, message.body, texts.all().len(), as_read(known, of_batch)));
         }
         let messages = items.iter().enumerate().map(|(index, (flag, body, end, known))| {
             let start = index.checked_sub(1).map_or(0, |before| items[before].2);
             NewMessage {
                 flag: *flag,
                 body,
-                properties: &texts[start..*end],
+                properties: texts.all().get(start..*end).unwrap_or_default(),
                 known: *known,
                 code: UnitCode::Tags(tags_code(known.tags)),
             }
         });
         let run = self.new_run(asker, header, target, &target.queue);
         let mut ids = String::with_capacity(items.len() * 33);
-        let stored = self.shard.put(self.clock.now_ms(), &run, messages, |physical_offset| {
+        let stored = self.shard.put(self.clock.turn().now_ms, &run, messages, |physical_offset| {
             if !ids.is_empty() {
                 ids.push(',');
             }
@@ -301,7 +297,7 @@ impl Broker {
             queue_offset: stored.queue_offset,
             physical_offset: stored.physical_offset,
             batch_ids,
-            deadline_ms: self.clock.monotonic_ms() + self.config.ack_timeout_ms,
+            deadline_ms: self.clock.turn().monotonic_ms + self.config.ack_timeout_ms,
             unsaved: target.topic.slot().unsaved.get(),
         };
         if !waits || self.config.level == Level::Memory {

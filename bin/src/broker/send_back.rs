@@ -124,13 +124,13 @@ impl Broker {
             None => (self.queue_of(&topic, queue_id)?, None),
         };
         let mut rewriter = self.rewriter.borrow_mut();
-        let (properties, stored_known) = rewriter
+        let stored_known = rewriter
             .rewrite(text, &[], &set)
             .map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
         let message = NewMessage {
             flag: view.flag(),
             body: view.body(),
-            properties,
+            properties: rewriter.text(),
             known: stored_known,
             code: match delay_ms {
                 Some(delay_ms) => UnitCode::DeliverAfterMs(delay_ms),

@@ -28,6 +28,7 @@ impl Service for BrokerService {
 
     fn on_turn_end(&self) {
         let broker = &self.0;
+        broker.clock.end_turn();
         broker.shard.kick();
         broker.run_released();
     }
@@ -78,10 +79,7 @@ impl Broker {
             view.code(),
             request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE
         );
-        let ext = [
-            ("MSG_REGION", ExtValue::Str(&self.config.region)),
-            ("TRACE_ON", ExtValue::Bool(self.config.trace_on)),
-        ];
+        let ext = self.acks.replies().refusal_fields();
         let ext: &[_] = if send { &ext } else { &[] };
         refusal.reply_with(conn, view.serialize(), view.opaque(), Some(ext));
     }

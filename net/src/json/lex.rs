@@ -3,6 +3,8 @@
 
 use bytes::BufMut;
 
+use crate::scan::{self, BLOCK};
+
 /// Why a string cannot be read; the caller knows where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StringFault {
@@ -60,16 +62,11 @@ pub(crate) fn string_end(
     }
 }
 
-/// Positions of double quotes and backslashes, a word of bits for 64 bytes, found when the reader gets there.
-///
-/// In a header every few bytes a string ends, and where it ends decides where the next search begins. With
-/// [`string_end`] that chain goes through memory for every string, here it is a shift and a count.
+/// Positions of double quotes and backslashes, a word of bits for 64 bytes, found when the reader gets there: see [`scan`].
 pub(crate) struct Marks {
     block: usize,
     bits: u64,
 }
-
-const BLOCK: usize = 64;
 
 impl Marks {
     pub(crate) const fn new() -> Self {
@@ -115,37 +112,9 @@ impl Marks {
 
     fn load(&mut self, bytes: &[u8], block: usize) {
         self.block = block;
-        let rest = bytes.get(block * BLOCK..).unwrap_or_default();
-        self.bits = match rest.first_chunk::<BLOCK>() {
-            Some(whole) => mark(whole),
-            None => {
-                let mut padded = [0; BLOCK];
-                padded[..rest.len()].copy_from_slice(rest);
-                mark(&padded)
-            }
-        };
+        self.bits =
+            scan::with_block(bytes, block * BLOCK, 0, |block| scan::either(block, b'"', b'\\'));
     }
-}
-
-/// One bit for each double quote or backslash.
-#[inline]
-fn mark(block: &[u8; BLOCK]) -> u64 {
-    let (words, _) = block.as_chunks::<8>();
-    let mut bits = 0;
-    for (at, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let quotes = other_bytes(word ^ (ONES * b'"' as u64));
-        let slashes = other_bytes(word ^ (ONES * b'\\' as u64));
-        let hits = !(quotes & slashes) & HIGHS;
-        // The multiplication gathers the eight high bits in the top byte, lowest byte lowest.
-        bits |= (hits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56 << (at * 8);
-    }
-    bits
-}
-
-/// Sets the high bit of each byte that is not zero; exact for all bytes.
-const fn other_bytes(word: u64) -> u64 {
-    ((word & !HIGHS) + !HIGHS) | word
 }
 
 /// Appends `raw`, the text between the quotes, to `out` with its escapes undone.
@@ -156,9 +125,14 @@ pub(crate) fn unescape_into(raw: &str, out: &mut String) -> Result<(), StringFau
     // What comes out is never longer than what went in: one growth at most.
     out.reserve(raw.len());
     let mut rest = raw;
-    while let Some(slash) = rest.find('\\') {
+    while let Some(slash) = find_quote_or_backslash(rest.as_bytes(), 0, b'\\') {
         let (plain, tail) = rest.split_at(slash);
         out.push_str(plain);
+        if let Some((separator, after)) = separator(tail) {
+            out.push(separator);
+            rest = after;
+            continue;
+        }
         let mut chars = tail[1..].chars();
         let kind = chars.next().ok_or(StringFault::Escape)?;
         rest = chars.as_str();
@@ -178,6 +152,18 @@ pub(crate) fn unescape_into(raw: &str, out: &mut String) -> Result<(), StringFau
     }
     out.push_str(rest);
     Ok(())
+}
+
+/// The escapes that every message has: the separators of its properties.
+#[inline]
+fn separator(tail: &str) -> Option<(char, &str)> {
+    let unit = tail.as_bytes().first_chunk::<6>()?;
+    let ch = match unit {
+        br"\u0001" => '\u{1}',
+        br"\u0002" => '\u{2}',
+        _ => return None,
+    };
+    Some((ch, tail.get(6..)?))
 }
 
 fn simple(kind: char) -> Option<char> {
@@ -251,16 +237,33 @@ pub(crate) fn put_string(out: &mut impl BufMut, text: &str) {
     out.put_u8(b'"');
     let bytes = text.as_bytes();
     let mut from = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        let escape = ESCAPES[usize::from(*byte)];
-        if escape != 0 {
-            out.put_slice(&bytes[from..at]);
-            put_escape(out, *byte, escape);
-            from = at + 1;
-        }
+    while let Some(at) = find_escaped(bytes, from) {
+        out.put_slice(&bytes[from..at]);
+        put_escape(out, bytes[at], ESCAPES[usize::from(bytes[at])]);
+        from = at + 1;
     }
     out.put_slice(&bytes[from..]);
     out.put_u8(b'"');
+}
+
+/// Position of the first byte at or after `from` that does not leave as it is. Eight bytes a step.
+#[inline]
+fn find_escaped(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let quotes = zero_bytes(word ^ (ONES * u64::from(b'"')));
+        let slashes = zero_bytes(word ^ (ONES * u64::from(b'\\')));
+        // Below 0x20: no bit of the upper three set.
+        let controls = zero_bytes(word & (ONES * 0xE0));
+        let hits = quotes | slashes | controls;
+        if hits != 0 {
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let rest = bytes.get(at..)?;
+    rest.iter().position(|b| ESCAPES[usize::from(*b)] != 0).map(|found| at + found)
 }
 
 fn put_escape(out: &mut impl BufMut, byte: u8, escape: u8) {

@@ -49,9 +49,9 @@ impl OffsetMessageId {
         raw[address_bytes + 4..address_bytes + 12]
             .copy_from_slice(&self.physical_offset.to_be_bytes());
         let raw = &raw[..address_bytes + 12];
-        for (pair, byte) in out.chunks_exact_mut(2).zip(raw) {
-            pair[0] = HEX[usize::from(byte >> 4)];
-            pair[1] = HEX[usize::from(byte & 15)];
+        let (pairs, _) = out.as_chunks_mut::<2>();
+        for (pair, byte) in pairs.iter_mut().zip(raw) {
+            *pair = HEX[usize::from(*byte)];
         }
         std::str::from_utf8(&out[..raw.len() * 2]).unwrap_or_default()
     }
@@ -92,7 +92,17 @@ impl OffsetMessageId {
     }
 }
 
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
+/// Both digits of every byte.
+static HEX: [[u8; 2]; 256] = {
+    let digits = b"0123456789ABCDEF";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 impl fmt::Display for OffsetMessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,7 +33,7 @@ pub use codec::{
 pub use hash::{TopicKeyHasher, body_crc, index_hash, java_hash, tags_code};
 pub use message_id::{MESSAGE_ID_CHARS_MAX, MessageIdError, OffsetMessageId};
 pub use properties::{
-    KnownProperties, NAME_SEPARATOR, PROPERTY_SEPARATOR, Properties, PropertiesError,
+    BatchTexts, KnownProperties, NAME_SEPARATOR, PROPERTY_SEPARATOR, Properties, PropertiesError,
     PropertiesIter, PropertiesRewriter, name,
 };
 

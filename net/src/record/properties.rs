@@ -5,6 +5,7 @@
 //! clients write one), the broker writes none.
 
 use super::PROPERTIES_BYTES_MAX;
+use crate::scan::{self, BLOCK};
 
 /// Stands between a name and its value.
 pub const NAME_SEPARATOR: u8 = 1;
@@ -61,11 +62,56 @@ impl<'a> Properties<'a> {
     /// The values that a broker acts on, in one pass.
     pub fn known(&self) -> KnownProperties<'a> {
         let mut known = KnownProperties::default();
-        for (name, value) in self.iter() {
-            known.note(name, value);
-        }
+        walk(self.text, |entry| known.note(entry.name, entry.value));
         known
     }
+}
+
+/// One entry that counts.
+struct Entry<'a> {
+    /// Name, separator and value as they stand.
+    whole: &'a str,
+    name: &'a str,
+    value: &'a str,
+}
+
+/// Hands the entries that count to `each`, as [`Properties::iter`] does, in one pass over the separators. Returns where the first NUL is;
+/// behind it nothing is promised.
+fn walk<'a>(text: &'a str, mut each: impl FnMut(Entry<'a>)) -> Option<usize> {
+    let bytes = text.as_bytes();
+    // Start of the entry, and where its name ends once that is known.
+    let (mut start, mut name_end) = (0, None);
+    let mut entry = |start: usize, name_end: Option<usize>, end: usize| {
+        // The cuts are at ASCII characters, and a text's end is a boundary.
+        if let Some(name_end) = name_end
+            && start < name_end
+            && name_end + 1 < end
+            && let (Some(whole), Some(name), Some(value)) =
+                (text.get(start..end), text.get(start..name_end), text.get(name_end + 1..end))
+        {
+            each(Entry { whole, name, value });
+        }
+    };
+    let mut block = 0;
+    while block < bytes.len() {
+        let mut cuts =
+            scan::with_block(bytes, block, 0xFF, |b| scan::at_most(b, PROPERTY_SEPARATOR));
+        while cuts != 0 {
+            let at = block + cuts.trailing_zeros() as usize;
+            cuts &= cuts - 1;
+            match bytes.get(at) {
+                Some(&PROPERTY_SEPARATOR) => {
+                    entry(start, name_end, at);
+                    (start, name_end) = (at + 1, None);
+                }
+                Some(&NAME_SEPARATOR) => name_end = name_end.or(Some(at)),
+                _ => return Some(at),
+            }
+        }
+        block += BLOCK;
+    }
+    entry(start, name_end, bytes.len());
+    None
 }
 
 /// Iterator over the entries of a properties text.
@@ -197,9 +243,9 @@ impl PropertiesRewriter {
         Self { out: Vec::with_capacity(1024) }
     }
 
-    /// The text of a single ordinary send: the client's entries without WAIT and CLUSTER, then `CLUSTER=cluster`. Entries
+    /// Makes the text of a single ordinary send: the client's entries without WAIT and CLUSTER, then `CLUSTER=cluster`. Entries
     /// that do not count are dropped. A repeated name stays repeated: every reader takes the last. What the client's
-    /// text says (WAIT included) is returned beside it.
+    /// text says (WAIT included) is returned; the new text is [`PropertiesRewriter::text`].
     ///
     /// # Errors
     /// [`PropertiesError`] for a NUL or a result above 32767 bytes.
@@ -207,7 +253,7 @@ impl PropertiesRewriter {
         &mut self,
         text: &'t str,
         cluster: &str,
-    ) -> Result<(&[u8], KnownProperties<'t>), PropertiesError> {
+    ) -> Result<KnownProperties<'t>, PropertiesError> {
         self.rewrite(text, &[name::WAIT], &[(name::CLUSTER, cluster)])
     }
 
@@ -221,77 +267,138 @@ impl PropertiesRewriter {
         text: &'t str,
         drop: &[&str],
         set: &[(&'static str, &str)],
-    ) -> Result<(&[u8], KnownProperties<'t>), PropertiesError> {
-        refuse_nul(text)?;
+    ) -> Result<KnownProperties<'t>, PropertiesError> {
         self.out.clear();
         let mut known = KnownProperties::default();
-        for (name, value) in Properties::new(text).iter() {
-            known.note(name, value);
-            let dropped = drop.contains(&name) || set.iter().any(|(set, _)| *set == name);
+        let out = &mut self.out;
+        let nul = walk(text, |entry| {
+            known.note(entry.name, entry.value);
+            let dropped =
+                drop.contains(&entry.name) || set.iter().any(|(set, _)| *set == entry.name);
             if !dropped {
-                self.push(name, value);
+                separate(out);
+                out.extend_from_slice(entry.whole.as_bytes());
             }
+        });
+        if let Some(at) = nul {
+            return Err(PropertiesError::Nul(at));
         }
         for (name, value) in set.iter().filter(|(_, value)| !value.is_empty()) {
             if value.bytes().any(|byte| byte <= PROPERTY_SEPARATOR) {
                 return Err(PropertiesError::Separator(name));
             }
-            self.push(name, value);
+            separate(&mut self.out);
+            self.out.extend_from_slice(name.as_bytes());
+            self.out.push(NAME_SEPARATOR);
+            self.out.extend_from_slice(value.as_bytes());
         }
-        Ok((self.finish()?, known))
+        within_bounds(self.out.len())?;
+        Ok(known)
     }
 
-    /// The text of one record of a batch: the inner text as it is, then a separator where one is needed, then the
-    /// batch-level text (already rewritten with CLUSTER). One deviation from stock: a batch-level UNIQ_KEY (5.x producers
-    /// send one) is left out when the inner message has its own; stock lets it hide the individual keys.
-    ///
-    /// # Errors
-    /// [`PropertiesError`] for a NUL in either text or a sum above 32767 bytes (which stock does not check).
-    pub fn join_batch<'t>(
-        &mut self,
-        inner: &'t str,
-        batch: &str,
-    ) -> Result<(&[u8], KnownProperties<'t>), PropertiesError> {
-        refuse_nul(inner)?;
-        refuse_nul(batch)?;
-        let known = Properties::new(inner).known();
-        self.out.clear();
-        self.out.extend_from_slice(inner.as_bytes());
-        if known.uniq_key.is_some() && Properties::new(batch).get(name::UNIQ_KEY).is_some() {
-            for (name, value) in Properties::new(batch).iter() {
-                if name != name::UNIQ_KEY {
-                    self.push(name, value);
-                }
-            }
-        } else if !batch.is_empty() {
-            self.separate();
-            self.out.extend_from_slice(batch.as_bytes());
-        }
-        Ok((self.finish()?, known))
-    }
-
-    fn push(&mut self, name: &str, value: &str) {
-        self.separate();
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.push(NAME_SEPARATOR);
-        self.out.extend_from_slice(value.as_bytes());
-    }
-
-    fn separate(&mut self) {
-        if self.out.last().is_some_and(|last| *last != PROPERTY_SEPARATOR) {
-            self.out.push(PROPERTY_SEPARATOR);
-        }
-    }
-
-    fn finish(&self) -> Result<&[u8], PropertiesError> {
-        let len = self.out.len();
-        if len > PROPERTIES_BYTES_MAX { Err(PropertiesError::TooLong(len)) } else { Ok(&self.out) }
+    /// The text made last.
+    pub fn text(&self) -> &[u8] {
+        &self.out
     }
 }
 
-fn refuse_nul(text: &str) -> Result<(), PropertiesError> {
-    match text.bytes().position(|byte| byte == 0) {
-        Some(at) => Err(PropertiesError::Nul(at)),
-        None => Ok(()),
+/// What the records of one batch have in common, and the texts made for them, back to back. One per reactor.
+#[derive(Debug, Default)]
+pub struct BatchTexts {
+    /// The batch-level text.
+    level: Vec<u8>,
+    /// The same without its UNIQ_KEY, if it has one.
+    keyless: Option<Vec<u8>>,
+    out: Vec<u8>,
+}
+
+impl BatchTexts {
+    /// Begins a batch. `level` is its own properties text, already rewritten with CLUSTER.
+    pub fn begin(&mut self, level: &[u8]) {
+        self.out.clear();
+        self.level.clear();
+        self.level.extend_from_slice(level);
+        let text = std::str::from_utf8(level).unwrap_or_default();
+        self.keyless = Properties::new(text).get(name::UNIQ_KEY).map(|_| {
+            let mut keyless = Vec::with_capacity(level.len());
+            walk(text, |entry| {
+                if entry.name != name::UNIQ_KEY {
+                    separate(&mut keyless);
+                    keyless.extend_from_slice(entry.whole.as_bytes());
+                }
+            });
+            keyless
+        });
+    }
+
+    /// Makes the text of one record: the inner text as it is, then a separator where one is needed, then the
+    /// batch-level text. One deviation from stock: a batch-level UNIQ_KEY (5.x producers
+    /// send one) is left out when the inner message has its own; stock lets it hide the individual keys.
+    ///
+    /// Returns what the inner text says; the texts so far are [`BatchTexts::all`].
+    ///
+    /// # Errors
+    /// [`PropertiesError`] for a NUL or a sum above 32767 bytes (which stock does not check).
+    pub fn push<'t>(&mut self, inner: &'t str) -> Result<KnownProperties<'t>, PropertiesError> {
+        let mut known = KnownProperties::default();
+        if let Some(at) = walk(inner, |entry| known.note(entry.name, entry.value)) {
+            return Err(PropertiesError::Nul(at));
+        }
+        let start = self.out.len();
+        self.out.extend_from_slice(inner.as_bytes());
+        let level = match &self.keyless {
+            Some(keyless) if known.uniq_key.is_some() => keyless,
+            _ => &self.level,
+        };
+        if !level.is_empty() {
+            if !inner.is_empty() {
+                separate(&mut self.out);
+            }
+            self.out.extend_from_slice(level);
+        }
+        within_bounds(self.out.len() - start)?;
+        Ok(known)
+    }
+
+    /// All texts made since [`BatchTexts::begin`], back to back.
+    pub fn all(&self) -> &[u8] {
+        &self.out
+    }
+}
+
+fn separate(out: &mut Vec<u8>) {
+    if out.last().is_some_and(|last| *last != PROPERTY_SEPARATOR) {
+        out.push(PROPERTY_SEPARATOR);
+    }
+}
+
+fn within_bounds(len: usize) -> Result<(), PropertiesError> {
+    if len > PROPERTIES_BYTES_MAX { Err(PropertiesError::TooLong(len)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The walk over separators sees what the iterator, which follows stock's rules one by one, sees.
+        #[test]
+        fn a_walk_sees_the_entries_that_count(parts in proptest::collection::vec("[a-cé\u{1}\u{2}]{0,40}", 0..12)) {
+            let text = parts.join("\u{2}");
+            let mut seen = Vec::new();
+            let nul = walk(&text, |entry| {
+                assert_eq!(entry.whole, format!("{}\u{1}{}", entry.name, entry.value));
+                seen.push((entry.name, entry.value));
+            });
+            prop_assert_eq!(nul, None);
+            prop_assert_eq!(seen, Properties::new(&text).iter().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn the_first_nul_is_found(before in "[a\u{1}\u{2}]{0,150}", after in "[a\u{1}\u{2}\u{0}]{0,150}") {
+            prop_assert_eq!(walk(&format!("{before}\0{after}"), |_| {}), Some(before.len()));
+        }
     }
 }
