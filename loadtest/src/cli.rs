@@ -12,6 +12,8 @@ use crate::window::WINDOW_MAX;
 
 /// Largest queue number that a send has digits for.
 const QUEUES_MAX: usize = 99_999;
+/// Largest topic number that a send has digits for.
+const TOPICS_MAX: usize = 100_000;
 /// Most connections of a run: they are told apart by 16 bits of each key.
 const CONNECTIONS_MAX: usize = 1 << 16;
 
@@ -129,6 +131,9 @@ pub struct ProduceOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub send: SendOptions,
+    /// Topics in turn, named after the topic with a dash and a number of five digits; for --addr only.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub topics: usize,
     /// Closed loop: send a whole window, wait for all answers, send the next.
     #[arg(long, conflicts_with = "rate")]
     pub burst: bool,
@@ -261,6 +266,23 @@ impl SendOptions {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl ProduceOptions {
+    /// Checks what clap can't.
+    ///
+    /// # Errors
+    /// Names the option.
+    pub fn check(&self) -> Result<(), LoadError> {
+        self.send.check(false)?;
+        bound("--topics", self.topics, 1, TOPICS_MAX)?;
+        if self.topics > 1 && self.common.addr.is_empty() {
+            return Err(LoadError::Options(
+                "--topics needs --addr: each topic could have a route of its own".into(),
+            ));
+        }
+        Ok(())
     }
 }
 

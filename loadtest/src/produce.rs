@@ -13,7 +13,7 @@ use crate::link::Link;
 use crate::poller::{Event, Poller, set_fine_timers};
 use crate::schedule::Schedule;
 use crate::tally::{Live, Recorder, Tally};
-use crate::template::{SendTemplate, born_digits};
+use crate::template::{Place, SendTemplate, born_digits};
 use crate::window::{Sending, Window};
 
 /// How long answers are waited for after the last request.
@@ -41,8 +41,8 @@ pub enum Pace {
 pub struct ProducerLink {
     /// Connected.
     pub stream: TcpStream,
-    /// Queues to send to in turn, each below 100,000; not empty.
-    pub queues: Vec<u32>,
+    /// Queues to send to in turn; not empty.
+    pub places: Vec<Place>,
     /// The request.
     pub template: SendTemplate,
 }
@@ -69,8 +69,8 @@ pub struct ProducerPlan {
 struct Conn {
     link: Link,
     window: Window,
-    queues: Vec<u32>,
-    next_queue: usize,
+    places: Vec<Place>,
+    next_place: usize,
 }
 
 /// One producing thread's work.
@@ -105,11 +105,11 @@ impl Producer {
         let mut conns = Vec::with_capacity(links.len());
         let mut request_messages = 1;
         for link in links {
-            let ProducerLink { stream, queues, template } = link;
+            let ProducerLink { stream, places, template } = link;
             let window = Window::new(template, plan.window);
             request_messages = window.messages_per_request() as u64;
             let link = Link::open(stream, &poller, conns.len(), INPUT_BYTES).map_err(system)?;
-            conns.push(Conn { link, window, queues, next_queue: 0 });
+            conns.push(Conn { link, window, places, next_place: 0 });
         }
         Ok(Producer {
             clock: plan.clock,
@@ -335,10 +335,10 @@ impl Producer {
 
 impl Conn {
     fn push(&mut self, born: &[u8; 13], started: u64) -> bool {
-        let queue = self.queues.get(self.next_queue).copied().unwrap_or(0);
-        let pushed = self.window.push(&Sending { queue, born, started });
+        let place = self.places.get(self.next_place).copied().unwrap_or_default();
+        let pushed = self.window.push(&Sending { place, born, started });
         if pushed {
-            self.next_queue = (self.next_queue + 1) % self.queues.len().max(1);
+            self.next_place = (self.next_place + 1) % self.places.len().max(1);
         }
         pushed
     }

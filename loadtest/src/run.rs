@@ -24,7 +24,7 @@ use crate::report::{Facts, Report};
 use crate::schedule::Schedule;
 use crate::tally::{Live, Tally};
 use crate::target::{Access, Target, find, ok, queue_offset};
-use crate::template::{PullSpec, PullTemplate, SendSpec, SendTemplate};
+use crate::template::{Place, PullSpec, PullTemplate, SendSpec, SendTemplate};
 use crate::usage::process;
 
 /// Measured time if neither a time nor a count is given.
@@ -50,11 +50,11 @@ pub fn run(cli: &Cli) -> Result<Report, LoadError> {
 fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
     let (common, send) = (&options.common, &options.send);
     common.check()?;
-    send.check(false)?;
+    options.check()?;
     check_pid(common)?;
     let targets = find(common, Access::Write)?;
     let run_id = new_run_id();
-    let crew = send_crew(common, send, &options.group, run_id, false, &targets)?;
+    let crew = send_crew(common, send, &options.group, run_id, options.topics, false, &targets)?;
     let (clock, span) = start(common, !has_end(common));
     let live = Arc::new(Live::default());
     let jobs = crew.jobs(clock, span, options.burst, common, send, &live)?;
@@ -117,7 +117,7 @@ fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
         targets = find(common, Access::Write)?;
     }
     let run_id = new_run_id();
-    let senders = send_crew(common, send, &options.group, run_id, true, &targets)?;
+    let senders = send_crew(common, send, &options.group, run_id, 1, true, &targets)?;
     let names: Vec<_> =
         (0..options.groups).map(|number| format!("{}-{number}", options.group)).collect();
     let mut receivers = ReceiveCrew::new(common.threads);
@@ -221,6 +221,7 @@ fn send_crew(
     send: &SendOptions,
     group: &str,
     run_id: u64,
+    topics: usize,
     stamped: bool,
     targets: &[Target],
 ) -> Result<SendCrew, LoadError> {
@@ -230,6 +231,7 @@ fn send_crew(
         let Target { address, queues } = targets[connection % targets.len()];
         let spec = SendSpec {
             topic: common.topic.clone(),
+            topics,
             group: group.to_owned(),
             tag: send.tag.clone(),
             default_queues: queues,
@@ -241,11 +243,14 @@ fn send_crew(
         };
         let mut template = SendTemplate::new(&spec)?;
         template.set_connection(connection);
-        // Each connection begins with another queue, so that few requests spread too.
+        // Each connection begins at another place, so that few requests spread too.
         let first = connection / targets.len();
-        let queues = (0..queues).map(|queue| ((queue + first) % queues) as u32).collect();
+        let all = queues * topics;
+        let place =
+            |at: usize| Place { topic: (at % topics) as u32, queue: (at / topics % queues) as u32 };
+        let places = (0..all).map(|at| place((at + first) % all)).collect();
         let stream = connect(address)?;
-        links[connection % threads].push(ProducerLink { stream, queues, template });
+        links[connection % threads].push(ProducerLink { stream, places, template });
     }
     Ok(SendCrew { links })
 }

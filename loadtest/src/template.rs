@@ -26,6 +26,7 @@ const BINARY_OPAQUE_AT: usize = 13;
 // Placeholders. Each occurs once in a frame unless the user's topic or group contains it.
 const OPAQUE: i32 = 1_918_273_645;
 const QUEUE: &str = "90817";
+const TOPIC_NUMBER: &str = "53719";
 const BORN: &str = "8172635445362";
 const OFFSET: &str = "0091827364554637281";
 const KEY: &str = "F1E2D3C4B5A6978801928374A5B6C7D8";
@@ -39,6 +40,8 @@ const KEY_CONNECTION: usize = 4;
 pub struct SendSpec {
     /// Topic.
     pub topic: String,
+    /// How many topics: above 1, they are named after the topic, with a dash and a number of five digits.
+    pub topics: usize,
     /// Producer group.
     pub group: String,
     /// Value of the TAGS property; empty means none.
@@ -63,6 +66,7 @@ pub struct SendTemplate {
     bytes: Vec<u8>,
     binary: bool,
     opaque_at: usize,
+    topic_at: Option<usize>,
     queue_at: usize,
     born_at: usize,
     key_at: Vec<usize>,
@@ -79,11 +83,15 @@ impl SendTemplate {
         let batch = spec.batch > 1;
         let (body, keys_in_body, stamps_in_body) =
             if batch { batch_body(spec) } else { (filler(spec), Vec::new(), vec![0]) };
+        let topic = match spec.topics {
+            0 | 1 => spec.topic.clone(),
+            _ => format!("{}-{TOPIC_NUMBER}", spec.topic),
+        };
         let properties =
             if batch { "WAIT\u{1}true".to_owned() } else { message_properties(&spec.tag) };
         let ext = [
             ("a", ExtValue::Str(&spec.group)),
-            ("b", ExtValue::Str(&spec.topic)),
+            ("b", ExtValue::Str(&topic)),
             ("c", ExtValue::Str("TBW102")),
             ("d", ExtValue::I64(spec.default_queues as i64)),
             ("e", ExtValue::Str(QUEUE)),
@@ -113,6 +121,7 @@ impl SendTemplate {
         let mut made = SendTemplate {
             binary,
             opaque_at,
+            topic_at: if spec.topics > 1 { Some(find(TOPIC_NUMBER)?) } else { None },
             queue_at: find(QUEUE)?,
             born_at: find(BORN)?,
             key_at: if batch { in_body(&keys_in_body) } else { vec![find(KEY)?] },
@@ -158,7 +167,10 @@ impl SendTemplate {
     /// the connection; `intended` is the stamp's time.
     pub fn patch(&self, frame: &mut [u8], patch: &SendPatch<'_>) {
         put_opaque(frame, self.opaque_at, self.binary, patch.opaque);
-        put_decimal(&mut frame[self.queue_at..][..QUEUE.len()], patch.queue.into());
+        if let Some(at) = self.topic_at {
+            put_decimal(&mut frame[at..][..TOPIC_NUMBER.len()], patch.place.topic.into());
+        }
+        put_decimal(&mut frame[self.queue_at..][..QUEUE.len()], patch.place.queue.into());
         frame[self.born_at..][..BORN.len()].copy_from_slice(patch.born);
         for (number, at) in (patch.first_message..).zip(&self.key_at) {
             let counter = at + KEY.len() - KEY_COUNTER;
@@ -170,13 +182,22 @@ impl SendTemplate {
     }
 }
 
+/// A queue to send to. Both numbers have at most five digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the topic, see [`SendSpec::topics`].
+    pub topic: u32,
+    /// Queue.
+    pub queue: u32,
+}
+
 /// What differs between two sends of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct SendPatch<'a> {
     /// Correlation id, of ten digits.
     pub opaque: i32,
-    /// Queue, of at most five digits.
-    pub queue: u32,
+    /// Where to.
+    pub place: Place,
     /// Milliseconds since 1970 in [`born_digits`].
     pub born: &'a [u8; BORN.len()],
     /// Number of the first message among those of the connection.
@@ -336,6 +357,7 @@ mod tests {
     fn spec(batch: usize, serialize: SerializeType) -> SendSpec {
         SendSpec {
             topic: "TopicTest".into(),
+            topics: 1,
             group: "PG".into(),
             tag: "TagA".into(),
             default_queues: 8,
@@ -360,7 +382,7 @@ mod tests {
         let born = born_digits(1_700_000_000_123);
         let patch = SendPatch {
             opaque: 1_000_000_777,
-            queue: 6,
+            place: Place { topic: 0, queue: 6 },
             born: &born,
             first_message: 0xABCD,
             intended: 99,
@@ -386,11 +408,27 @@ mod tests {
     }
 
     #[test]
+    fn topics_are_told_apart_by_number() {
+        let born = born_digits(1);
+        let place = Place { topic: 42, queue: 7 };
+        let patch =
+            SendPatch { opaque: OPAQUE_BASE, place, born: &born, first_message: 0, intended: 0 };
+        for serialize in [SerializeType::Json, SerializeType::Binary] {
+            let bytes = sent(&SendSpec { topics: 64, ..spec(1, serialize) }, &patch);
+            let Ok(Peek::Frame(frame)) = peek(&bytes, FRAME_BYTES_MAX) else { panic!("no frame") };
+            let mut decoder = HeaderDecoder::new();
+            let view = decoder.decode(frame.serialize, frame.header).unwrap();
+            let header = SendHeader::v2(&view).unwrap();
+            assert_eq!((header.topic, header.queue_id), ("TopicTest-00042", 7));
+        }
+    }
+
+    #[test]
     fn each_message_of_a_batch_has_its_own_key_and_stamp() {
         let born = born_digits(1);
         let patch = SendPatch {
             opaque: OPAQUE_BASE,
-            queue: 0,
+            place: Place { topic: 0, queue: 0 },
             born: &born,
             first_message: 64,
             intended: 5,

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use crate::template::{OPAQUE_BASE, OPAQUE_SPAN, SendPatch, SendTemplate};
+use crate::template::{OPAQUE_BASE, OPAQUE_SPAN, Place, SendPatch, SendTemplate};
 
 /// Largest window.
 pub const WINDOW_MAX: usize = 1 << 16;
@@ -36,8 +36,8 @@ struct Slot {
 /// What differs from send to send, but for what the window itself adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending<'a> {
-    /// Queue to send to.
-    pub queue: u32,
+    /// Where to send to.
+    pub place: Place,
     /// See [`SendPatch::born`].
     pub born: &'a [u8; 13],
     /// From when on the request is timed, on the run's clock: its intended time, or now.
@@ -114,7 +114,7 @@ impl Window {
         let opaque = OPAQUE_BASE + (slot.use_count << self.slot_bits | number) as i32;
         let patch = SendPatch {
             opaque,
-            queue: sending.queue,
+            place: sending.place,
             born: sending.born,
             first_message: self.messages,
             intended: sending.started,
@@ -221,6 +221,7 @@ mod tests {
             topic: "T".into(),
             group: "G".into(),
             tag: String::new(),
+            topics: 1,
             default_queues: 4,
             body_bytes: 40,
             batch: 1,
@@ -232,7 +233,11 @@ mod tests {
     }
 
     fn push(window: &mut Window, started: u64) -> bool {
-        window.push(&Sending { queue: 1, born: &born_digits(0), started })
+        window.push(&Sending {
+            place: Place { topic: 0, queue: 1 },
+            born: &born_digits(0),
+            started,
+        })
     }
 
     /// What a broker would see: the correlation id and key of each frame.
