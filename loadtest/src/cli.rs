@@ -35,6 +35,8 @@ pub enum Mode {
     Consume(ConsumeOptions),
     /// Send at a rate and receive with any number of groups: how old is a message when it arrives?
     E2e(EndToEndOptions),
+    /// Be a broker that stores nothing, until killed: measured against it, harness and sockets show their own limit.
+    Echo(EchoOptions),
 }
 
 /// Form of request headers.
@@ -192,6 +194,14 @@ pub struct EndToEndOptions {
     /// Producer group, and the first part of the consumer groups' names.
     #[arg(long, default_value = "loadtest-e2e")]
     pub group: String,
+}
+
+/// `echo`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct EchoOptions {
+    /// Where to listen.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10811")]
+    pub listen: std::net::SocketAddr,
 }
 
 /// Where a consumer begins.

@@ -23,6 +23,14 @@ pub enum LoadError {
         /// What the resolver said.
         source: io::Error,
     },
+    /// An address that cannot be served.
+    #[error("cannot listen on {address}: {source}; choose another port")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// Nobody answers there.
     #[error("cannot connect to {address}: {source}; is the broker up, and is this its port?")]
     Connect {

@@ -1,6 +1,6 @@
 //! Load for any RocketMQ 4.x broker, and an honest measure of what it does to it.
 //!
-//! Three modes: `produce` sends, `consume` pulls, `e2e` does both and tells how old messages are when they arrive.
+//! `produce` sends, `consume` pulls, `e2e` does both and tells how old messages are when they arrive; `echo` is a broker without a store.
 //!
 //! The life of one send:
 //! - [`template`] encodes a request once, with placeholders of fixed width where requests differ;
@@ -24,6 +24,7 @@ pub mod clock;
 pub mod consume;
 pub mod crew;
 pub mod digits;
+pub mod echo;
 pub mod error;
 pub mod link;
 pub mod poller;
@@ -43,4 +44,3 @@ pub mod window;
 pub use cli::Cli;
 pub use error::LoadError;
 pub use report::Report;
-pub use run::run;

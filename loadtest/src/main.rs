@@ -1,4 +1,4 @@
-//! The load harness: `ringmq-loadtest produce | consume | e2e`.
+//! The load harness: `ringmq-loadtest produce | consume | e2e | echo`.
 //!
 //! Exit status: 0 all as it should be, 1 no result, 2 wrong usage, 3 a result with errors in it.
 
@@ -7,11 +7,20 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ringmq_loadtest::cli::{CommonOptions, Mode};
-use ringmq_loadtest::{Cli, LoadError, Report, run};
+use ringmq_loadtest::run::{consume, end_to_end, produce};
+use ringmq_loadtest::{Cli, LoadError, Report, echo};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli).and_then(|report| show(&cli, &report).map(|()| report.clean)) {
+    let outcome = match &cli.mode {
+        Mode::Produce(options) => report(&options.common, produce(options)),
+        Mode::Consume(options) => report(&options.common, consume(options)),
+        Mode::E2e(options) => report(&options.common, end_to_end(options)),
+        Mode::Echo(options) => {
+            echo::serve(options.listen, |address| println!("answering on {address}")).map(|()| true)
+        }
+    };
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(3),
         Err(error) => {
@@ -21,8 +30,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn show(cli: &Cli, report: &Report) -> Result<(), LoadError> {
-    let common = common(cli);
+/// Shows the report; returns whether it is clean.
+fn report(common: &CommonOptions, report: Result<Report, LoadError>) -> Result<bool, LoadError> {
+    let report = report?;
     match &common.json {
         Some(path) if path == Path::new("-") => print!("{}", report.json()),
         path => {
@@ -33,13 +43,5 @@ fn show(cli: &Cli, report: &Report) -> Result<(), LoadError> {
             }
         }
     }
-    Ok(())
-}
-
-fn common(cli: &Cli) -> &CommonOptions {
-    match &cli.mode {
-        Mode::Produce(options) => &options.common,
-        Mode::Consume(options) => &options.common,
-        Mode::E2e(options) => &options.common,
-    }
+    Ok(report.clean)
 }

@@ -13,7 +13,7 @@ use ringmq_net::headers::SendHeader;
 use crate::arrivals::Arrivals;
 use crate::call::{call, connect};
 use crate::cli::{
-    Cli, CommonOptions, ConsumeOptions, EndToEndOptions, Mode, ProduceOptions, SendOptions, StartAt,
+    CommonOptions, ConsumeOptions, EndToEndOptions, ProduceOptions, SendOptions, StartAt,
 };
 use crate::clock::{Clock, SECOND_NS, Span};
 use crate::consume::{Consumer, ConsumerPlan, Purpose, QueuePlan};
@@ -35,19 +35,11 @@ const HEAD_START_NS: u64 = SECOND_NS / 50;
 /// How long a consumer lets the broker hold a pull: what stock push consumers ask for.
 const HOLD_MS: u64 = 15_000;
 
-/// Runs what the command line says.
+/// Sends.
 ///
 /// # Errors
 /// What keeps the run from starting; trouble during the run is in the report.
-pub fn run(cli: &Cli) -> Result<Report, LoadError> {
-    match &cli.mode {
-        Mode::Produce(options) => produce(options),
-        Mode::Consume(options) => consume(options),
-        Mode::E2e(options) => end_to_end(options),
-    }
-}
-
-fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
+pub fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
     let (common, send) = (&options.common, &options.send);
     common.check()?;
     options.check()?;
@@ -64,7 +56,11 @@ fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
     Ok(Report::new(Facts { sends: true, rate_asked: send.rate, ..facts }, watched))
 }
 
-fn consume(options: &ConsumeOptions) -> Result<Report, LoadError> {
+/// Pulls.
+///
+/// # Errors
+/// As [`produce`].
+pub fn consume(options: &ConsumeOptions) -> Result<Report, LoadError> {
     let common = &options.common;
     common.check()?;
     options.check()?;
@@ -103,7 +99,11 @@ fn consume(options: &ConsumeOptions) -> Result<Report, LoadError> {
     Ok(Report::new(Facts { receives: true, ..facts }, watched))
 }
 
-fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
+/// Sends and receives.
+///
+/// # Errors
+/// As [`produce`].
+pub fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
     let (common, send) = (&options.common, &options.send);
     common.check()?;
     options.check()?;

@@ -6,7 +6,11 @@ mod fake;
 mod produce;
 
 use clap::Parser;
-use ringmq_loadtest::{Cli, LoadError, Report, run};
+use ringmq_loadtest::cli::Mode;
+use ringmq_loadtest::run::{
+    consume as run_consume, end_to_end as run_end_to_end, produce as run_produce,
+};
+use ringmq_loadtest::{Cli, LoadError, Report};
 
 use fake::FakeBroker;
 
@@ -18,7 +22,12 @@ fn load(broker: &FakeBroker, mode: &str, options: &str) -> Report {
 
 fn try_load(line: &str) -> Result<Report, LoadError> {
     let cli = Cli::try_parse_from(line.split_whitespace());
-    run(&cli.unwrap_or_else(|error| panic!("{line}: {error}")))
+    match cli.unwrap_or_else(|error| panic!("{line}: {error}")).mode {
+        Mode::Produce(options) => run_produce(&options),
+        Mode::Consume(options) => run_consume(&options),
+        Mode::E2e(options) => run_end_to_end(&options),
+        Mode::Echo(_) => panic!("{line}: an echo has no report"),
+    }
 }
 
 /// Percentiles that could be those of one distribution.
