@@ -91,7 +91,8 @@ impl Shard {
 
     async fn write_checkpoint(&self, input: CheckpointInput) -> Result<(), ShardError> {
         let index = self.index.as_ref();
-        write_checkpoint(&self.layout, &self.worker, &self.queues, index, input).await?;
+        let (worker, file_system) = (&self.worker, &self.file_system);
+        write_checkpoint(&self.layout, worker, file_system, &self.queues, index, input).await?;
         Ok(())
     }
 

@@ -11,12 +11,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::index::Index;
 use crate::log::{Log, LogError, ReadHint, Slice};
 use crate::queue::{QueueStore, Unit};
 use crate::state::waiters::WaitQueue;
-use crate::store::{AbortMarker, StoreLayout, StoreLock, Worker};
+use crate::store::{AbortMarker, FileSystem, StoreLayout, StoreLock, Worker};
 
 mod dispatch;
 mod get;
@@ -52,6 +53,7 @@ pub struct Shard {
     queues: QueueStore,
     index: Option<Index>,
     worker: Rc<Worker>,
+    file_system: Arc<FileSystem>,
     abort: AbortMarker,
     lock: StoreLock,
     table: QueueTable,

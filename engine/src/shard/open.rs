@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::Shard;
 use super::dispatch::Dispatch;
@@ -12,8 +13,8 @@ use crate::log::{LockStamps, Log, LogConfig, LogError, Opened};
 use crate::queue::{LoadReport, QueueConfig, QueueError, QueueRecovery, QueueStore, load_queues};
 use crate::state::delay::DelayLevels;
 use crate::store::{
-    AbortMarker, DerivedMark, LockStamp, StoreError, StoreLayout, StoreLock, Worker, WorkerGone,
-    create_dir_durable,
+    AbortMarker, DerivedMark, FileSystem, LockStamp, StoreError, StoreLayout, StoreLock, Worker,
+    WorkerGone, create_dir_durable,
 };
 
 /// What stock allows a record above its body limit (4.9.8).
@@ -127,6 +128,9 @@ impl Shard {
         let layout = StoreLayout::new(&config.store);
         create_dir_durable(layout.root())
             .map_err(|error| StoreError::io("create the directory", layout.root(), error))?;
+        // Before the first write to it, so that it tells of every one that fails.
+        let file_system = FileSystem::of(layout.root())
+            .map_err(|error| StoreError::io("open", layout.root(), error))?;
         let stamp = LockStamp::read(&layout)?;
         let lock = StoreLock::acquire(&layout)?;
         let mark = DerivedMark::load(&layout.derived_mark(), stamp)?;
@@ -196,6 +200,7 @@ impl Shard {
             queues,
             index,
             worker,
+            file_system: Arc::new(file_system),
             lock,
         };
         let redone = shard.redo(redo_from, end).await?;

@@ -1,10 +1,9 @@
 //! Makes derived data durable and says so: the one order of steps that is safe.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use super::{
-    Checkpoint, DerivedMark, LockStamp, StoreError, StoreLayout, Worker, sync_file_system,
-};
+use super::{Checkpoint, DerivedMark, FileSystem, LockStamp, StoreError, StoreLayout, Worker};
 use crate::index::Index;
 use crate::queue::{QueueDigest, QueueStore};
 
@@ -24,7 +23,8 @@ pub struct CheckpointInput {
 }
 
 /// Writes all derived data of records below `dispatched`, syncs the file system, and only then claims it: index header,
-/// `checkpoint`, mark. A crash between any two steps leaves the older claim, which is still true.
+/// `checkpoint`, mark. A crash between any two steps leaves the older claim, which is still true. `file_system` is the store's,
+/// opened before anything was written to it.
 ///
 /// At most one at a time. Does not block the reactor.
 ///
@@ -33,6 +33,7 @@ pub struct CheckpointInput {
 pub async fn write_checkpoint(
     layout: &StoreLayout,
     worker: &Rc<Worker>,
+    file_system: &Arc<FileSystem>,
     queues: &QueueStore,
     index: Option<&Index>,
     input: CheckpointInput,
@@ -45,8 +46,8 @@ pub async fn write_checkpoint(
         Some(index) => index.flush_for_mark().await?,
         None => (None, Vec::new()),
     };
-    let root = layout.root().to_path_buf();
-    let synced = worker.run(move || sync_file_system(&root)).await?;
+    let file_system = Arc::clone(file_system);
+    let synced = worker.run(move || file_system.sync()).await?;
     if let Err(error) = synced {
         queues.set_sync_failed();
         return Err(StoreError::io("sync the file system of", layout.root(), error));

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use crate::log::{FileOp, guard, guarded_sync};
@@ -89,19 +89,46 @@ pub fn create_dir_durable(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes everything that was written to the file system of `dir` durable (`syncfs`).
+/// Makes everything that was written to the file system of `dir` durable (`syncfs`). It does not tell of writes that had failed
+/// before: see [`FileSystem`].
 ///
 /// # Errors
 /// The I/O error. After one, what was written before can no longer be assumed to become durable.
 pub fn sync_file_system(dir: &Path) -> io::Result<()> {
-    let open = File::open(dir)?;
-    guard(FileOp::Sync, dir, || {
-        // SAFETY: syncfs takes a descriptor, which `open` keeps open over the call, and no memory.
-        match unsafe { libc::syncfs(open.as_raw_fd()) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    })
+    FileSystem::of(dir)?.sync()
+}
+
+/// A file system, held open to be synced. The kernel writes pages back at times of its own and tells of a failure once to each
+/// descriptor that was open then: only one that is older than the writes hears of all of theirs, whoever else syncs in between.
+#[derive(Debug)]
+pub struct FileSystem {
+    dir: PathBuf,
+    open: File,
+}
+
+impl FileSystem {
+    /// The file system of `dir`. What is written from now on is what [`FileSystem::sync`] vouches for.
+    ///
+    /// # Errors
+    /// The I/O error.
+    pub fn of(dir: &Path) -> io::Result<Self> {
+        Ok(Self { dir: dir.to_path_buf(), open: File::open(dir)? })
+    }
+
+    /// Makes everything durable that was written to it since it was opened (`syncfs`). Blocks.
+    ///
+    /// # Errors
+    /// The I/O error, of this sync or of any write since the last one. After it, what was written before can no longer be assumed
+    /// to become durable.
+    pub fn sync(&self) -> io::Result<()> {
+        guard(FileOp::Sync, &self.dir, || {
+            // SAFETY: syncfs takes a descriptor, which `open` keeps open over the call, and no memory.
+            match unsafe { libc::syncfs(self.open.as_raw_fd()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    }
 }
 
 /// Replaces the file `path` by `content`: after a crash either the old or the new content is there, durable once this returns.

@@ -14,8 +14,8 @@ mod worker;
 pub use checkpoint::{CHECKPOINT_BYTES, Checkpoint};
 pub use checkpointer::{CheckpointInput, write_checkpoint};
 pub use files::{
-    NumberedFile, create_dir_durable, list_numbered, numbered_name, parse_numbered_name,
-    sync_directory, sync_file_system, write_replacing,
+    FileSystem, NumberedFile, create_dir_durable, list_numbered, numbered_name,
+    parse_numbered_name, sync_directory, sync_file_system, write_replacing,
 };
 pub use layout::StoreLayout;
 pub use lock::{AbortMarker, LockStamp, StoreLock};

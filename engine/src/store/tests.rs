@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::vectors::vector;
 use super::*;
 
@@ -164,7 +166,10 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
             logics_timestamp: 1_000_006,
             lock: stamp,
         };
-        let write = async || write_checkpoint(&layout, &worker, &queues, Some(&index), input).await;
+        let file_system = Arc::new(FileSystem::of(layout.root()).expect("file system"));
+        let write = async || {
+            write_checkpoint(&layout, &worker, &file_system, &queues, Some(&index), input).await
+        };
         write().await.expect("checkpoint");
         assert_eq!(queues.unwritten_bytes(), 0);
         assert_eq!(index.stats().unwritten_bytes, 0);
