@@ -43,6 +43,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// More of the configuration file, sections other than `broker` and `store`; for RingMQ alone.
     pub config: String,
+    /// File operations that fail, in the words of `RINGMQ_TEST_FAULTS`; for RingMQ alone.
+    pub faults: String,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             durability: "write",
             segment_bytes: 64 << 20,
             config: String::new(),
+            faults: String::new(),
         }
     }
 }
@@ -238,6 +241,7 @@ impl Broker {
         c.args(["--listen", &self.address(0).to_string()]);
         c.args(["--shards", &self.shards().to_string()]);
         c.args(["--durability", self.options.durability]);
+        c.env("RINGMQ_TEST_FAULTS", &self.options.faults);
         if self.with_namesrv {
             c.args(["--namesrv-listen", &self.namesrv.to_string()]);
         } else {

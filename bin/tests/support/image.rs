@@ -54,12 +54,7 @@ impl LoopFs {
 
     /// What an operator does then: unmounts it, checks it, mounts it again.
     pub fn repair(&self) -> Result<(), String> {
-        run(Command::new("umount").arg(&self.mount))?;
-        // 1 says that something was found and mended.
-        run(Command::new("fsck.ext4").args(["-f", "-y"]).arg(&self.device)).or_else(|why| {
-            if why.contains("FILE SYSTEM WAS MODIFIED") { Ok(why) } else { Err(why) }
-        })?;
-        run(Command::new("mount").args(["-t", "ext4", &self.device]).arg(&self.mount)).map(drop)
+        repair(&self.device, &self.mount)
     }
 
     /// Copies the backing file, sparsely, to `to`. The copy counts only if nothing was written meanwhile, else it is made again: a copy
@@ -104,4 +99,15 @@ fn run(command: &mut Command) -> Result<String, String> {
         let text = [output.stdout, output.stderr].concat();
         Err(format!("{command:?}: {}", String::from_utf8_lossy(&text).trim()))
     }
+}
+
+/// See [`LoopFs::repair`].
+pub fn repair(device: &str, mount: &Path) -> Result<(), String> {
+    run(Command::new("umount").arg(mount))?;
+    // The status 1 says that something was found and mended.
+    let mended = |why: String| {
+        if why.contains("FILE SYSTEM WAS MODIFIED") { Ok(why) } else { Err(why) }
+    };
+    run(Command::new("fsck.ext4").args(["-f", "-y", device])).or_else(mended)?;
+    run(Command::new("mount").args(["-t", "ext4", device]).arg(mount)).map(drop)
 }

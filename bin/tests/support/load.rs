@@ -215,21 +215,26 @@ impl LastAck {
 impl Load {
     /// Starts sending to the shards at `shards`.
     pub fn start(shards: &[SocketAddr], spec: &LoadSpec, journal: &Arc<Journal>) -> Load {
+        Load::start_on(&(0..).zip(shards.iter().copied()).collect::<Vec<_>>(), spec, journal)
+    }
+
+    /// The same for some shards of a broker, each with its number.
+    pub fn start_on(shards: &[(u16, SocketAddr)], spec: &LoadSpec, journal: &Arc<Journal>) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let mut load = Load { stop: stop.clone(), threads: Vec::new(), last_ack: Vec::new() };
         let rate = spec.rate_max / (shards.len() as u64 * u64::from(spec.conns)).max(1);
-        for (shard, address) in shards.iter().enumerate() {
+        for (shard, address) in shards {
             for _ in 0..spec.conns {
                 let conn = journal.next_conn.fetch_add(1, Ordering::Relaxed) as u32;
                 let last = Arc::new(LastAck {
-                    shard: shard as u16,
+                    shard: *shard,
                     began: Instant::now(),
                     last_ms: AtomicU64::new(0),
                     gap_max_ms: AtomicU64::new(0),
                 });
                 let mut sender = Sender {
                     conn,
-                    shard: shard as u16,
+                    shard: *shard,
                     spec: spec.clone(),
                     rate: rate.max(1),
                     journal: journal.clone(),

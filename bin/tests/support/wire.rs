@@ -8,6 +8,7 @@ pub mod code {
     pub const SEND_MESSAGE_V2: i32 = 310;
     pub const SEND_BATCH_MESSAGE: i32 = 320;
     pub const PULL_MESSAGE: i32 = 11;
+    pub const QUERY_MESSAGE: i32 = 12;
     pub const UPDATE_AND_CREATE_TOPIC: i32 = 17;
     pub const QUERY_CONSUMER_OFFSET: i32 = 14;
     pub const UPDATE_CONSUMER_OFFSET: i32 = 15;

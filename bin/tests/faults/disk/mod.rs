@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::support::checker::{self, Checker, Rules, Summary};
 use crate::support::load::{Acked, Identity, Journal, Load, LoadSpec, Refused};
-use crate::support::wire::{Conn, Reply, code, eventually};
+use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
 use crate::support::{Broker, Options, Target, TempDir, tempdir};
 
 mod full;
 mod read_only;
 mod slow;
+mod small_files;
 mod watermarks;
 
 const TOPIC: &str = "Journal";
@@ -35,7 +36,18 @@ struct Ward<D> {
     disk: D,
     journal: Arc<Journal>,
     checker: Checker,
-    _dir: TempDir,
+    /// Directories that go away last.
+    keep: Vec<TempDir>,
+}
+
+impl Ward<()> {
+    /// A broker whose shards are on the disk of the machine: faults are made otherwise.
+    fn on_one_disk(what: &str, options: Options) -> Ward<()> {
+        let dir = tempdir(what);
+        let options = Options { shards: 2, ..options };
+        let broker = Broker::standalone(Target::RingMq, &dir.sub("broker"), options);
+        Ward::with(broker, (), dir)
+    }
 }
 
 impl<D> Ward<D> {
@@ -59,15 +71,25 @@ impl<D> Ward<D> {
         std::fs::remove_dir_all(&link).map_err(|e| e.to_string())?;
         std::os::unix::fs::symlink(place, link).map_err(|e| e.to_string())?;
         broker.start();
-        broker.create_topic(TOPIC, QUEUES);
-        let journal = Journal::create(&dir.path().join("journal"));
-        Ok(Ward { broker, disk, journal, checker: Checker::new(), _dir: dir })
+        Ok(Ward::with(broker, disk, dir))
     }
 
+    fn with(broker: Broker, disk: D, dir: TempDir) -> Ward<D> {
+        broker.create_topic(TOPIC, QUEUES);
+        let journal = Journal::create(&dir.path().join("journal"));
+        Ward { broker, disk, journal, checker: Checker::new(), keep: vec![dir] }
+    }
+
+    /// A load on both shards.
     fn load(&self, conns: u32, window: usize, rate_max: u64) -> Load {
+        self.load_on(&[WELL, SICK], conns, window, rate_max)
+    }
+
+    fn load_on(&self, shards: &[u16], conns: u32, window: usize, rate_max: u64) -> Load {
         let topic = TOPIC.to_owned();
         let spec = LoadSpec { topic, queues: QUEUES, conns, window, rate_max };
-        Load::start(&self.broker.addresses(), &spec, &self.journal)
+        let shards: Vec<_> = shards.iter().map(|k| (*k, self.broker.address(*k))).collect();
+        Load::start_on(&shards, &spec, &self.journal)
     }
 
     fn conn(&self, shard: u16) -> Conn {
@@ -128,6 +150,13 @@ impl<D> Ward<D> {
         }
     }
 
+    /// A log that has stopped takes nothing more, also when the disk is well again.
+    fn stays_stopped(&self) {
+        let acked = self.journal.count_of(SICK);
+        self.await_acks(WELL, 300);
+        assert_eq!(self.journal.count_of(SICK), acked, "acknowledged by a log that has stopped");
+    }
+
     /// Holds both stores to the journal: what was acknowledged is there, and so is what was answered 10 with `ackLevel=write`.
     fn check(&mut self, level: &'static str) -> Summary {
         let addresses = self.broker.addresses();
@@ -182,7 +211,13 @@ fn create_topic(conn: &mut Conn, topic: &str) -> Reply {
     conn.call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[]).expect("an answer")
 }
 
-/// Messages of the sick shard, as acknowledged.
+/// One message of a test's own to some topic, which is made if it is not there. Returns the answer.
+fn send(conn: &mut Conn, topic: &str, body: &[u8]) -> Reply {
+    let ext = send_ext("PG", topic, "0", "", false);
+    conn.call(code::SEND_MESSAGE_V2, &ext, body).expect("an answer")
+}
+
+/// Messages of a shard, as acknowledged.
 fn acked_on(journal: &Journal, shard: u16) -> Vec<Acked> {
     journal.acked().into_iter().filter(|a| a.shard == shard).collect()
 }
