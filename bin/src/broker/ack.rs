@@ -1,4 +1,4 @@
-//! Sends that wait for their durability level, and the answers they get.
+//! Sends and send-backs that wait for their durability level, and the answers they get.
 //!
 //! One queue per shard, in log order, so that a completed write answers everything it covers from the front: no
 //! task, no timer and no allocation per send.
@@ -12,7 +12,7 @@ use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_net::code::response;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
-use ringmq_net::reply::{ReplyHead, StoredReplies, StoredReply, encode_reply};
+use ringmq_net::reply::{ExtValue, ReplyHead, StoredReplies, StoredReply, encode_reply};
 use ringmq_net::server::Conn;
 
 /// How far a send has come. Told to every producer as ext field `ackLevel`.
@@ -47,6 +47,24 @@ pub(super) struct Ack {
     pub(super) opaque: i32,
     /// The request's serialization.
     pub(super) serialize: SerializeType,
+    /// When to give up waiting, milliseconds of the reactor's clock.
+    pub(super) deadline_ms: i64,
+    /// The topic is new, and this save of it is still to become durable.
+    pub(super) unsaved: Option<SaveTicket>,
+    /// What is told on success.
+    pub(super) stored: AckOf,
+}
+
+/// What was stored.
+pub(super) enum AckOf {
+    /// A send.
+    Send(Sent),
+    /// A message that a consumer sent back: its answer has no fields.
+    SendBack,
+}
+
+/// What the answer to a send tells.
+pub(super) struct Sent {
     /// The queue id that was asked for or chosen.
     pub(super) queue_id: i32,
     /// The first message's queue offset.
@@ -55,10 +73,6 @@ pub(super) struct Ack {
     pub(super) physical_offset: u64,
     /// The joined message ids of a batch; `None` for one message.
     pub(super) batch_ids: Option<Box<str>>,
-    /// When to give up waiting, milliseconds of the reactor's clock.
-    pub(super) deadline_ms: i64,
-    /// The topic is new, and this save of it is still to become durable.
-    pub(super) unsaved: Option<SaveTicket>,
 }
 
 /// The sends that wait, and what every answer repeats.
@@ -157,50 +171,54 @@ impl Acks {
                 self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
             } else {
                 let ext = self.replies.refusal_fields();
-                let head = ReplyHead {
-                    serialize: ack.serialize,
-                    opaque: ack.opaque,
-                    code: response::SERVICE_NOT_AVAILABLE,
-                    remark: Some(why),
-                    ext: Some(&ext),
+                let (code, ext) = match ack.stored {
+                    AckOf::Send(_) => (response::SERVICE_NOT_AVAILABLE, &ext[..]),
+                    AckOf::SendBack => (response::SYSTEM_ERROR, &[][..]),
                 };
-                ack.conn.push(|out| encode_reply(out, &head, 0));
+                reply(&ack, code, Some(why), ext);
             }
         }
     }
 
-    /// Encodes one answer of a stored send into the connection's gather buffer.
+    /// Encodes one answer about something stored into the connection's gather buffer.
     pub(super) fn answer(&self, ack: &Ack, code: i32, remark: Option<&str>, level: Level) {
+        let sent = match &ack.stored {
+            AckOf::Send(sent) => sent,
+            // Anything but success is code 1 with the store's status, as in stock: the consumer then sends it on by itself.
+            AckOf::SendBack if code == response::SUCCESS => return reply(ack, code, remark, &[]),
+            AckOf::SendBack => {
+                let remark = remark.unwrap_or("FLUSH_DISK_TIMEOUT");
+                return reply(ack, response::SYSTEM_ERROR, Some(remark), &[]);
+            }
+        };
         let mut id = [0; MESSAGE_ID_CHARS_MAX];
-        let id = match &ack.batch_ids {
+        let id = match &sent.batch_ids {
             Some(ids) => ids,
             None => OffsetMessageId {
                 store_host: self.store_host,
-                physical_offset: ack.physical_offset,
+                physical_offset: sent.physical_offset,
             }
             .write(&mut id),
         };
-        let reply = StoredReply {
+        let stored = StoredReply {
             serialize: ack.serialize,
             opaque: ack.opaque,
-            queue_id: ack.queue_id,
+            queue_id: sent.queue_id,
             msg_id: id,
-            queue_offset: ack.queue_offset,
+            queue_offset: sent.queue_offset,
             ack_level: level.name(),
             ack_replicas: 0,
         };
         if code == response::SUCCESS && remark.is_none() {
-            ack.conn.push(|out| self.replies.encode(out, &reply));
+            ack.conn.push(|out| self.replies.encode(out, &stored));
             return;
         }
-        let ext = self.replies.fields(&reply);
-        let head = ReplyHead {
-            serialize: ack.serialize,
-            opaque: ack.opaque,
-            code,
-            remark,
-            ext: Some(&ext),
-        };
-        ack.conn.push(|out| encode_reply(out, &head, 0));
+        reply(ack, code, remark, &self.replies.fields(&stored));
     }
+}
+
+fn reply(ack: &Ack, code: i32, remark: Option<&str>, ext: &[(&str, ExtValue<'_>)]) {
+    let head =
+        ReplyHead { serialize: ack.serialize, opaque: ack.opaque, code, remark, ext: Some(ext) };
+    ack.conn.push(|out| encode_reply(out, &head, 0));
 }

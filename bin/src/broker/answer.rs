@@ -3,12 +3,14 @@
 use std::rc::Rc;
 
 use ringmq_engine::log::Slice;
+use ringmq_engine::state::saver::SaveTicket;
 use ringmq_net::code::response;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::header::HeaderView;
 use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
 use ringmq_net::server::Conn;
 
+use super::ack::{Ack, AckOf};
 use super::{Broker, Refusal};
 
 /// Slow tasks that may run at once on one shard; beyond it a client is told to try again.
@@ -75,6 +77,26 @@ impl Answer {
         let head = self.head(response::SUCCESS, Some(&[]));
         self.conn.push(|out| encode_reply(out, &head, record.bytes().len()));
         self.conn.push_shared(Rc::clone(&record.owner), record.range.clone());
+    }
+
+    /// The same answer for a message that was sent back, to be given when the log has come to `end` and the save
+    /// `unsaved` is durable. Nobody waits for one to a one-way
+    /// request.
+    pub(super) fn ack(
+        &self,
+        end: u64,
+        unsaved: Option<SaveTicket>,
+        deadline_ms: i64,
+    ) -> Option<Ack> {
+        (!self.oneway).then(|| Ack {
+            end,
+            conn: Rc::clone(&self.conn),
+            opaque: self.opaque,
+            serialize: self.serialize,
+            deadline_ms,
+            unsaved,
+            stored: AckOf::SendBack,
+        })
     }
 
     /// Another code than success.

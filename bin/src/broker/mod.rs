@@ -259,18 +259,25 @@ impl Broker {
         let now_ms = self.clock.now_ms();
         let ensured = self.topics.borrow_mut().ensure_retry(group, queues, unit, now_ms)?;
         if ensured.created {
-            self.topics_changed();
+            self.topic_made(&ensured.topic);
         }
         Ok(ensured.topic)
     }
 
     /// A group's dead letter topic, made if it is not there.
-    fn dead_letter_topic(&self, group: &str) -> Result<TopicHandle, Refusal> {
+    fn dead_letter_topic(self: &Rc<Self>, group: &str) -> Result<TopicHandle, Refusal> {
         let ensured = self.topics.borrow_mut().ensure_dlq(group, self.clock.now_ms())?;
         if ensured.created {
-            self.topics_changed();
+            self.topic_made(&ensured.topic);
         }
         Ok(ensured.topic)
+    }
+
+    /// A topic was made for a message: what is acknowledged from now on must not outlive it.
+    fn topic_made(self: &Rc<Self>, topic: &TopicHandle) {
+        if let Some(ticket) = self.topics_changed() {
+            self.answer_when_saved(topic, ticket);
+        }
     }
 
     /// Topics changed: the name servers are told soon, and the file is saved at once: a topic without its entry there

@@ -16,7 +16,7 @@ use ringmq_net::record::{
 };
 use ringmq_net::server::Conn;
 
-use super::ack::{Ack, Level};
+use super::ack::{Ack, AckOf, Level, Sent};
 use super::{Broker, FAQ, Refusal, TopicHandle};
 
 /// First protocol version whose `maxReconsumeTimes` counts (3.4.9).
@@ -105,9 +105,7 @@ impl Broker {
             self.clock.now_ms(),
         )?;
         tracing::info!(topic = header.topic, "topic created by a producer's first send");
-        if let Some(ticket) = self.topics_changed() {
-            self.answer_when_saved(&created, ticket);
-        }
+        self.topic_made(&created);
         Ok(created)
     }
 
@@ -118,7 +116,7 @@ impl Broker {
 
     /// A consumer's own retry: past the group's limit it becomes a dead letter.
     fn retry_target(
-        &self,
+        self: &Rc<Self>,
         view: &HeaderView<'_>,
         header: &SendHeader<'_>,
         group: &str,
@@ -293,13 +291,20 @@ impl Broker {
             conn: Rc::clone(asker.conn),
             opaque: asker.view.opaque(),
             serialize: asker.view.serialize(),
-            queue_id: target.queue_id,
-            queue_offset: stored.queue_offset,
-            physical_offset: stored.physical_offset,
-            batch_ids,
             deadline_ms: self.clock.turn().monotonic_ms + self.config.ack_timeout_ms,
             unsaved: target.topic.slot().unsaved.get(),
+            stored: AckOf::Send(Sent {
+                queue_id: target.queue_id,
+                queue_offset: stored.queue_offset,
+                physical_offset: stored.physical_offset,
+                batch_ids,
+            }),
         };
+        self.answer_at_level(ack, waits);
+    }
+
+    /// Answers at once, or when the broker's level is reached.
+    pub(super) fn answer_at_level(&self, ack: Ack, waits: bool) {
         if !waits || self.config.level == Level::Memory {
             self.acks.answer(&ack, response::SUCCESS, None, Level::Memory);
         } else {

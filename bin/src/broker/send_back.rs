@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use ringmq_engine::shard::{NewMessage, NewRun, UnitCode};
+use ringmq_engine::state::saver::SaveTicket;
 use ringmq_engine::state::topics::PERM_WRITE;
 use ringmq_net::code::response;
 use ringmq_net::header::HeaderView;
@@ -10,6 +11,7 @@ use ringmq_net::headers::SendBackHeader;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId, Properties, decode, tags_code};
 use ringmq_net::server::Conn;
 
+use super::answer::Answer;
 use super::send::multi_tag_flag;
 use super::{Broker, FAQ, Refusal, TopicHandle};
 
@@ -68,12 +70,28 @@ impl Broker {
             retry_topic,
         };
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
-            answer.outcome(broker.store_back(&back).await);
+            match broker.store_back(&back).await {
+                Ok(stored) => broker.answer_back(answer, stored),
+                Err(refusal) => answer.refuse(&refusal),
+            }
         })
     }
 
-    /// Reads the record and stores its copy. The answer does not wait for the level, as in stock.
-    async fn store_back(&self, back: &SendBack) -> Result<(), Refusal> {
+    /// The answer waits for the broker's level. Stock does not wait here, but what it holds is the kernel's and survives its process; the
+    /// consumer goes on for good once it hears of success.
+    fn answer_back(&self, answer: &Answer, (end, unsaved): (u64, Option<SaveTicket>)) {
+        let deadline_ms = self.clock.monotonic_ms() + self.config.ack_timeout_ms;
+        if let Some(ack) = answer.ack(end, unsaved, deadline_ms) {
+            self.answer_at_level(ack, true);
+        }
+    }
+
+    /// Reads the record and stores its copy; gives the copy's end in the log and, if its topic is new, the save of that. Nothing may come
+    /// between this and [`Broker::answer_back`].
+    async fn store_back(
+        self: &Rc<Self>,
+        back: &SendBack,
+    ) -> Result<(u64, Option<SaveTicket>), Refusal> {
         let record = self.read_record(back.physical_offset).await;
         let record = record.map_err(|error| self.read_refusal(&error))?.ok_or_else(|| {
             let remark = format!("look message by offset failed, {}", back.physical_offset);
@@ -154,6 +172,6 @@ impl Broker {
             })?;
         self.stats_sent_back(group, view.topic(), stored.end - stored.physical_offset);
         self.shard.kick();
-        Ok(())
+        Ok((stored.end, topic.slot().unsaved.get()))
     }
 }
