@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_lite::FutureExt;
+use ringmq_engine::log::LogError;
 use ringmq_engine::state::delay::DelayOffsets;
 use ringmq_engine::state::groups::{self, GroupRules, GroupTable};
 use ringmq_engine::state::json_file::{ConfigFileError, load_to_serve};
@@ -25,8 +27,8 @@ const SAVED_POLL: Duration = Duration::from_millis(2);
 const FAILING_POLL: Duration = Duration::from_millis(100);
 /// Saves of offsets: every so many rounds of [`SAVE_EVERY`] (5 s, as stock).
 const OFFSET_ROUNDS: u64 = 5;
-/// The same for delay offsets (10 s, as stock).
-const DELAY_ROUNDS: u64 = 10;
+/// How often the progress of delayed delivery is saved (as stock).
+const DELAY_SAVE_EVERY: Duration = Duration::from_secs(10);
 /// How long a stopping broker waits for its files.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -112,7 +114,44 @@ impl Broker {
     pub(super) fn save_changed(self: &Rc<Self>) {
         let round = self.save_rounds.get() + 1;
         self.save_rounds.set(round);
-        self.save(round.is_multiple_of(OFFSET_ROUNDS), round.is_multiple_of(DELAY_ROUNDS));
+        self.save(round.is_multiple_of(OFFSET_ROUNDS));
+    }
+
+    /// Saves the progress of delayed delivery, once the log is durable as far as that progress: a crash that took a delivered message
+    /// and left the progress beyond it would lose it.
+    ///
+    /// # Errors
+    /// The log has stopped. What is saved stays as it is, and delivery will begin again there.
+    pub(super) async fn save_delivery(&self) -> Result<(), LogError> {
+        if !self.delay_offsets.borrow_mut().take_dirty() {
+            return Ok(());
+        }
+        let (progress, log) = (self.delay_offsets.borrow().to_file(), self.shard.log());
+        log.flushed(log.appended()).await?;
+        self.saver.save(&self.paths.delay, progress);
+        Ok(())
+    }
+
+    /// The last [`Broker::save_delivery`], which a disk that does not answer must not turn into a stop without end.
+    pub(super) async fn save_delivery_at_the_end(&self) {
+        let saved = async { self.save_delivery().await.map_err(|error| error.to_string()) };
+        let late = async {
+            glommio::timer::sleep(FLUSH_TIMEOUT).await;
+            Err(format!("the log is not durable after {FLUSH_TIMEOUT:?}"))
+        };
+        if let Err(why) = saved.or(late).await {
+            self.rare_log.error("saving the progress of delayed delivery", &why);
+        }
+    }
+
+    /// [`Broker::save_delivery`] every now and then. One task, so that a later progress is never followed by an earlier one.
+    pub(super) async fn save_delivery_again_and_again(self: Rc<Self>) {
+        while !self.stopped() {
+            glommio::timer::sleep(DELAY_SAVE_EVERY).await;
+            if let Err(error) = self.save_delivery().await {
+                self.rare_log.error("saving the progress of delayed delivery", &error);
+            }
+        }
     }
 
     /// Hands the topics to the saver if they have changed; the ticket tells when they are durable.
@@ -189,20 +228,17 @@ impl Broker {
         self.saver.save(&self.paths.delay, self.delay_offsets.borrow().to_file());
     }
 
-    fn save(&self, offsets: bool, delay: bool) {
+    fn save(&self, offsets: bool) {
         self.save_topics();
         self.save_groups();
         if offsets && self.offsets.borrow_mut().take_dirty() {
             self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
         }
-        if delay && self.delay_offsets.borrow_mut().take_dirty() {
-            self.saver.save(&self.paths.delay, self.delay_offsets.borrow().to_file());
-        }
     }
 
     /// The last save, waited for. Blocks briefly; nothing is served any more.
     pub(super) fn save_all(&self) -> Result<(), String> {
-        self.save(true, true);
+        self.save(true);
         self.saver.flush(FLUSH_TIMEOUT).map_err(|error| error.to_string())
     }
 }

@@ -214,6 +214,7 @@ impl Broker {
             self.every(CLIENT_SCAN, Broker::scan_clients),
             self.every(Duration::from_secs(1), Broker::tick_stats),
             self.every(super::files::SAVE_EVERY, Broker::save_changed),
+            glommio::spawn_local(Rc::clone(self).save_delivery_again_and_again()),
             glommio::spawn_local(Rc::clone(self).retain()),
             self.every(POLL, |broker| broker.shard.poll()),
             glommio::spawn_local(Rc::clone(self).checkpoint_again_and_again()),
@@ -312,6 +313,7 @@ impl Broker {
         for task in tasks {
             task.cancel().await;
         }
+        self.save_delivery_at_the_end().await;
         let saved = self.save_all();
         let closed = self.shard.close().await.map_err(|error| error.to_string());
         closed.and(saved)?;
