@@ -41,6 +41,8 @@ pub struct Options {
     pub durability: &'static str,
     /// Small segments let a short test roll many of them.
     pub segment_bytes: u64,
+    /// More keys of the configuration file's section `store`; for RingMQ alone.
+    pub store_keys: String,
     /// More of the configuration file, sections other than `broker` and `store`; for RingMQ alone.
     pub config: String,
     /// File operations that fail, in the words of `RINGMQ_TEST_FAULTS`; for RingMQ alone.
@@ -54,6 +56,7 @@ impl Default for Options {
             shards: 1,
             durability: "write",
             segment_bytes: 64 << 20,
+            store_keys: String::new(),
             config: String::new(),
             faults: String::new(),
         }
@@ -230,8 +233,11 @@ impl Broker {
     fn ringmq_command(&self) -> Command {
         let config = self.dir.join("ringmq.toml");
         let body = format!(
-            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n\n{}",
-            self.options.name, self.options.segment_bytes, self.options.config
+            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n{}\n\n{}",
+            self.options.name,
+            self.options.segment_bytes,
+            self.options.store_keys,
+            self.options.config
         );
         std::fs::write(&config, body).expect("the configuration file");
         let mut c = ringmq();

@@ -1,179 +1,16 @@
-//! A load of raw sends whose every acknowledgement goes into a journal, in a directory that the broker does not use.
-//!
-//! A message is known by the connection that sent it and its number there; its body follows from the two, so that a checker can tell any
-//! body it meets from every other and find each byte of it.
+//! A load of raw sends whose every acknowledgement goes into a journal: single messages, batches, messages that do not wait for their
+//! level, and oneway messages, which nobody acknowledges. What consumers, delays and retries add is in [`super::mixed`].
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use super::journal::{Acked, Identity, Journal, Refused, body, hash, identity, properties};
 use super::random::Random;
 use super::wire::{self, Conn, Reply, code};
-
-/// Which message: the connection's number in the whole test, and the message's on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Identity {
-    pub conn: u32,
-    pub seq: u64,
-}
-
-/// One acknowledged message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Acked {
-    pub shard: u16,
-    pub queue: i32,
-    pub offset: i64,
-    pub id: Identity,
-    /// The broker's message id, as told.
-    pub message_id: String,
-    /// Ext field `ackLevel` of the reply.
-    pub level: Option<String>,
-}
-
-/// An answer other than success.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    pub shard: u16,
-    /// The first message of the send, and how many it had.
-    pub first: Identity,
-    pub count: u64,
-    pub code: i32,
-    pub remark: String,
-    /// Ext field `ackLevel`, where the message was stored all the same.
-    pub level: Option<String>,
-    /// Where it was stored then: queue and offset of the first message.
-    pub place: Option<(i32, i64)>,
-    /// How long the answer took.
-    pub took: Duration,
-}
-
-/// The body of a message: its identity in text, then noise that depends on it. Mostly small, now and then long.
-pub fn body(id: Identity) -> Vec<u8> {
-    let mut random = Random::new(u64::from(id.conn) << 40 ^ id.seq);
-    let len = match random.below(100) {
-        0 => 20_000 + random.below(60_000),
-        1..10 => 2_000 + random.below(6_000),
-        _ => 40 + random.below(900),
-    } as usize;
-    let mut body = format!("{}/{}/", id.conn, id.seq).into_bytes();
-    while body.len() < len {
-        body.extend_from_slice(&random.next().to_le_bytes());
-    }
-    body.truncate(len.max(24));
-    body
-}
-
-/// The identity that a body begins with.
-pub fn identity(body: &[u8]) -> Option<Identity> {
-    let mut parts = body.split(|b| *b == b'/');
-    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
-    Some(Identity { conn: u32::try_from(number()?).ok()?, seq: number()? })
-}
-
-/// Fowler-Noll-Vo, 64 bits: what the journal keeps of a body.
-pub fn hash(body: &[u8]) -> u64 {
-    body.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
-}
-
-/// What was acknowledged, and how far each connection got with sending.
-pub struct Journal {
-    file: Mutex<BufWriter<File>>,
-    acked: Mutex<Vec<Acked>>,
-    sent: Mutex<HashMap<u32, u64>>,
-    refused: Mutex<Vec<Refused>>,
-    count: AtomicU64,
-    next_conn: AtomicU64,
-}
-
-impl Journal {
-    /// A journal in the file `path`, one line an acknowledgement: shard, queue, offset, connection, number, body hash, message id, level.
-    pub fn create(path: &Path) -> Arc<Journal> {
-        Arc::new(Journal {
-            file: Mutex::new(BufWriter::new(File::create(path).expect("the journal's file"))),
-            acked: Mutex::default(),
-            sent: Mutex::default(),
-            refused: Mutex::default(),
-            count: AtomicU64::new(0),
-            next_conn: AtomicU64::new(0),
-        })
-    }
-
-    fn add(&self, batch: Vec<Acked>) {
-        {
-            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-            for a in &batch {
-                let hash = hash(&body(a.id));
-                let level = a.level.as_deref().unwrap_or("-");
-                writeln!(
-                    file,
-                    "{} {} {} {} {} {hash:016x} {} {level}",
-                    a.shard, a.queue, a.offset, a.id.conn, a.id.seq, a.message_id
-                )
-                .expect("writing the journal");
-            }
-            file.flush().expect("writing the journal");
-        }
-        self.count.fetch_add(batch.len() as u64, Ordering::Release);
-        self.acked.lock().unwrap_or_else(PoisonError::into_inner).extend(batch);
-    }
-
-    /// All acknowledgements so far.
-    pub fn acked(&self) -> Vec<Acked> {
-        self.acked.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Waits until there are `n` acknowledgements in all.
-    pub fn await_count(&self, n: u64) {
-        let there = wire::eventually(Duration::from_secs(60), || (self.count() >= n).then_some(()));
-        assert!(
-            there.is_some(),
-            "{} acknowledgements of {n} within 60 s; refused: {:?}",
-            self.count(),
-            self.refused()
-        );
-    }
-
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Whether a message was handed to a socket: what a store holds must be among these.
-    pub fn was_sent(&self, id: Identity) -> bool {
-        self.sent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&id.conn)
-            .is_some_and(|n| id.seq < *n)
-    }
-
-    fn note_sent(&self, conn: u32, up_to: u64) {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).insert(conn, up_to);
-    }
-
-    /// Answers other than success, as text.
-    pub fn refused(&self) -> Vec<String> {
-        let refusals = self.refusals();
-        refusals.iter().map(|r| format!("code {} {:?}", r.code, Some(&r.remark))).collect()
-    }
-
-    /// Answers other than success.
-    pub fn refusals(&self) -> Vec<Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// How many acknowledgements came from one shard.
-    pub fn count_of(&self, shard: u16) -> usize {
-        let acked = self.acked.lock().unwrap_or_else(PoisonError::into_inner);
-        acked.iter().filter(|a| a.shard == shard).count()
-    }
-}
 
 /// How a load is made.
 #[derive(Debug, Clone)]
@@ -213,19 +50,33 @@ impl LastAck {
 }
 
 impl Load {
-    /// Starts sending to the shards at `shards`.
+    /// Starts sending to the shards at `shards`, single messages and batches that wait for the broker's level.
     pub fn start(shards: &[SocketAddr], spec: &LoadSpec, journal: &Arc<Journal>) -> Load {
-        Load::start_on(&(0..).zip(shards.iter().copied()).collect::<Vec<_>>(), spec, journal)
+        Load::start_as(&numbered(shards), spec, journal, false)
     }
 
     /// The same for some shards of a broker, each with its number.
     pub fn start_on(shards: &[(u16, SocketAddr)], spec: &LoadSpec, journal: &Arc<Journal>) -> Load {
+        Load::start_as(shards, spec, journal, false)
+    }
+
+    /// As [`Load::start`], with messages that do not wait and oneway messages among them.
+    pub fn start_varied(shards: &[SocketAddr], spec: &LoadSpec, journal: &Arc<Journal>) -> Load {
+        Load::start_as(&numbered(shards), spec, journal, true)
+    }
+
+    fn start_as(
+        shards: &[(u16, SocketAddr)],
+        spec: &LoadSpec,
+        journal: &Arc<Journal>,
+        varied: bool,
+    ) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let mut load = Load { stop: stop.clone(), threads: Vec::new(), last_ack: Vec::new() };
         let rate = spec.rate_max / (shards.len() as u64 * u64::from(spec.conns)).max(1);
         for (shard, address) in shards {
             for _ in 0..spec.conns {
-                let conn = journal.next_conn.fetch_add(1, Ordering::Relaxed) as u32;
+                let conn = journal.new_conn();
                 let last = Arc::new(LastAck {
                     shard: *shard,
                     began: Instant::now(),
@@ -236,6 +87,7 @@ impl Load {
                     conn,
                     shard: *shard,
                     spec: spec.clone(),
+                    varied,
                     rate: rate.max(1),
                     journal: journal.clone(),
                     next: 0,
@@ -278,15 +130,29 @@ impl Load {
     }
 }
 
+fn numbered(shards: &[SocketAddr]) -> Vec<(u16, SocketAddr)> {
+    (0..).zip(shards.iter().copied()).collect()
+}
+
+/// What one request carries.
+#[derive(Clone, Copy)]
+struct InFlight {
+    first: u64,
+    count: u64,
+    waits: bool,
+    began: Instant,
+}
+
 struct Sender {
     conn: u32,
     shard: u16,
     spec: LoadSpec,
+    varied: bool,
     rate: u64,
     journal: Arc<Journal>,
     next: u64,
-    /// First message, how many, and when they were sent, by opaque.
-    in_flight: HashMap<i32, (u64, u64, Instant)>,
+    /// By opaque.
+    in_flight: HashMap<i32, InFlight>,
     random: Random,
     last: Arc<LastAck>,
 }
@@ -323,29 +189,36 @@ impl Sender {
         Ok(())
     }
 
-    /// A single message, or now and then a batch of up to eight.
+    /// A single message, or now and then a batch of up to eight; of a varied load also one that does not wait for its level, or a oneway
+    /// one.
     fn put_request(&mut self, out: &mut Vec<u8>, opaque: i32) {
         let queue = self.random.below(u64::from(self.spec.queues)).to_string();
-        let count = if self.random.below(10) == 0 { 2 + self.random.below(7) } else { 1 };
-        let (first, batch) = (self.next, count > 1);
+        let (batch, oneway, waits) = match self.random.below(100) {
+            0..10 => (true, false, true),
+            10..13 if self.varied => (false, true, true),
+            13..16 if self.varied => (false, false, false),
+            _ => (false, false, true),
+        };
+        let count = if batch { 2 + self.random.below(7) } else { 1 };
+        let first = self.next;
         self.next += count;
-        self.in_flight.insert(opaque, (first, count, Instant::now()));
-        let key = |seq: u64| format!("UNIQ_KEY\u{1}{:08X}{seq:016X}", self.conn);
+        if !oneway {
+            self.in_flight.insert(opaque, InFlight { first, count, waits, began: Instant::now() });
+        }
+        let id = |seq| Identity { conn: self.conn, seq };
         let (body, properties) = if batch {
             let mut body = Vec::new();
             for seq in first..first + count {
-                put_batched(&mut body, &self::body(Identity { conn: self.conn, seq }), &key(seq));
+                put_batched(&mut body, &self::body(id(seq)), &properties(id(seq)));
             }
             (body, "WAIT\u{1}true".to_owned())
         } else {
-            (
-                self::body(Identity { conn: self.conn, seq: first }),
-                format!("{}\u{2}WAIT\u{1}true\u{2}TAGS\u{1}TagA", key(first)),
-            )
+            (self::body(id(first)), format!("{}\u{2}WAIT\u{1}{waits}", properties(id(first))))
         };
         let ext = wire::send_ext("journal", &self.spec.topic, &queue, &properties, batch);
         let code = if batch { code::SEND_BATCH_MESSAGE } else { code::SEND_MESSAGE_V2 };
-        wire::put_frame(out, code, opaque, &ext, &body);
+        let flag = if oneway { wire::ONEWAY } else { 0 };
+        wire::put_flagged(out, code, flag, opaque, &ext, &body);
     }
 
     fn take_replies(&mut self, conn: &mut Conn) -> std::io::Result<()> {
@@ -364,11 +237,10 @@ impl Sender {
     }
 
     fn judge(&mut self, reply: &Reply, acked: &mut Vec<Acked>) {
-        let (first, count, began) =
+        let InFlight { first, count, waits, began } =
             self.in_flight.remove(&reply.opaque).expect("a reply to a request that was sent");
         if reply.code != 0 {
-            let mut refused = self.journal.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            refused.push(Refused {
+            self.journal.note_refused(Refused {
                 shard: self.shard,
                 first: Identity { conn: self.conn, seq: first },
                 count,
@@ -392,6 +264,7 @@ impl Sender {
                 id: Identity { conn: self.conn, seq: first + i },
                 message_id: message_id.to_owned(),
                 level: reply.ext("ackLevel").map(str::to_owned),
+                waits,
             });
         }
     }

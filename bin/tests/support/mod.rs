@@ -12,12 +12,17 @@ pub mod broker;
 pub mod checker;
 pub mod client;
 pub mod image;
+pub mod journal;
+pub mod judge;
+pub mod later;
 pub mod load;
+pub mod mixed;
 pub mod peers;
 pub mod ports;
 pub mod process;
 pub mod random;
 pub mod record;
+pub mod tables;
 pub mod wire;
 
 use std::path::PathBuf;

@@ -7,6 +7,8 @@ pub struct Record<'a> {
     pub queue_id: i32,
     pub queue_offset: i64,
     pub physical_offset: i64,
+    /// When it was stored, milliseconds.
+    pub stored: i64,
     pub reconsume_times: i32,
     pub body_crc: u32,
     pub body: &'a [u8],
@@ -31,7 +33,7 @@ impl<'a> Record<'a> {
         let sys_flag = at.int()?;
         at.long()?; // born
         at.take(if sys_flag & 0x10 != 0 { 20 } else { 8 })?;
-        at.long()?; // stored
+        let stored = at.long()?;
         at.take(if sys_flag & 0x20 != 0 { 20 } else { 8 })?;
         let reconsume_times = at.int()?;
         at.long()?; // prepared transaction offset
@@ -50,6 +52,7 @@ impl<'a> Record<'a> {
             queue_id,
             queue_offset,
             physical_offset,
+            stored,
             reconsume_times,
             body_crc,
             body,

@@ -8,10 +8,14 @@ pub mod code {
     pub const SEND_MESSAGE_V2: i32 = 310;
     pub const SEND_BATCH_MESSAGE: i32 = 320;
     pub const PULL_MESSAGE: i32 = 11;
-    pub const QUERY_MESSAGE: i32 = 12;
     pub const UPDATE_AND_CREATE_TOPIC: i32 = 17;
     pub const QUERY_CONSUMER_OFFSET: i32 = 14;
     pub const UPDATE_CONSUMER_OFFSET: i32 = 15;
+    pub const QUERY_MESSAGE: i32 = 12;
+    pub const GET_ALL_TOPIC_CONFIG: i32 = 21;
+    pub const CONSUMER_SEND_MSG_BACK: i32 = 36;
+    pub const UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: i32 = 200;
+    pub const GET_ALL_SUBSCRIPTION_GROUP_CONFIG: i32 = 201;
     pub const GET_MAX_OFFSET: i32 = 30;
     pub const GET_MIN_OFFSET: i32 = 31;
     pub const HEART_BEAT: i32 = 34;
@@ -72,11 +76,26 @@ pub fn frame(code: i32, opaque: i32, ext: &[(&str, &str)], body: &[u8]) -> Vec<u
     out
 }
 
+/// Flag of a request that wants no answer.
+pub const ONEWAY: i32 = 2;
+
 /// Appends a whole frame of a request.
 pub fn put_frame(out: &mut Vec<u8>, code: i32, opaque: i32, ext: &[(&str, &str)], body: &[u8]) {
+    put_flagged(out, code, 0, opaque, ext, body);
+}
+
+/// Appends a whole frame of a request with its flag.
+pub fn put_flagged(
+    out: &mut Vec<u8>,
+    code: i32,
+    flag: i32,
+    opaque: i32,
+    ext: &[(&str, &str)],
+    body: &[u8],
+) {
     let start = out.len();
     out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(format!("{{\"code\":{code},\"language\":\"JAVA\",\"version\":409,\"opaque\":{opaque},\"flag\":0,\"extFields\":{{").as_bytes());
+    out.extend_from_slice(format!("{{\"code\":{code},\"language\":\"JAVA\",\"version\":409,\"opaque\":{opaque},\"flag\":{flag},\"extFields\":{{").as_bytes());
     for (i, (name, value)) in ext.iter().enumerate() {
         if i > 0 {
             out.push(b',');
