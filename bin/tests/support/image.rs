@@ -19,12 +19,7 @@ impl LoopFs {
     /// Makes and mounts an empty one of `bytes` (sparse) in `dir`. An error says what this machine does not permit.
     pub fn create(dir: &Path, name: &str, bytes: u64) -> Result<LoopFs, String> {
         let image = dir.join(format!("{name}.img"));
-        let file = std::fs::File::create(&image).map_err(|e| e.to_string())?;
-        file.set_len(bytes).map_err(|e| e.to_string())?;
-        // Everything is initialised at once: no writes of the kernel's own later on.
-        run(Command::new("mkfs.ext4")
-            .args(["-q", "-F", "-i", "262144", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
-            .arg(&image))?;
+        mkfs(&image, bytes)?;
         LoopFs::attach(dir, name, image)
     }
 
@@ -91,7 +86,19 @@ impl Drop for LoopFs {
     }
 }
 
-fn run(command: &mut Command) -> Result<String, String> {
+/// Makes a sparse file of `bytes` with an empty ext4 in it. Everything is initialised at once: no writes of the kernel's own later on.
+pub fn mkfs(image: &Path, bytes: u64) -> Result<(), String> {
+    let file = std::fs::File::create(image).map_err(|e| e.to_string())?;
+    file.set_len(bytes).map_err(|e| e.to_string())?;
+    run(Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-b", "4096", "-i", "262144"])
+        .args(["-E", "lazy_itable_init=0,lazy_journal_init=0"])
+        .arg(image))?;
+    Ok(())
+}
+
+/// Runs a command to its end; its output, or what it said was wrong.
+pub fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
