@@ -7,6 +7,7 @@ mod support;
 mod crash_image;
 mod disk;
 mod malformed;
+mod power_cut;
 mod recorded_disk;
 mod shutdown;
 mod sigkill;

@@ -81,7 +81,11 @@ impl Judge {
             .unwrap_or_else(|why| panic!("{why}"))
     }
 
-    fn try_verdict(
+    /// As [`Judge::verdict`].
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn try_verdict(
         &mut self,
         broker: &Broker,
         journal: &Journal,
