@@ -11,7 +11,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use glommio::{LocalExecutorBuilder, Placement};
 use ringmq_benches::{BODY_BYTES, HOST, STORED_PROPERTIES};
 use ringmq_engine::log::LogConfig;
-use ringmq_engine::shard::{GetLimits, NewMessage, NewRun, Queue, Shard, ShardConfig, UnitCode};
+use ringmq_engine::shard::{
+    DERIVED_UNWRITTEN_BYTES_MAX, GetLimits, NewMessage, NewRun, Queue, Shard, ShardConfig, UnitCode,
+};
 use ringmq_engine::state::delay::DelayLevels;
 use ringmq_net::record::{Properties, tags_code};
 
@@ -32,6 +34,7 @@ fn config(store: &Path) -> ShardConfig {
         index_slots: 5_000,
         index_entries: 20_000,
         message_bytes_max: 4 << 20,
+        derived_unwritten_bytes_max: DERIVED_UNWRITTEN_BYTES_MAX,
         delay_levels: DelayLevels::default(),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ringmq_engine::log::LogConfig;
 use ringmq_engine::retention::RetentionRules;
-use ringmq_engine::shard::ShardConfig;
+use ringmq_engine::shard::{DERIVED_UNWRITTEN_BYTES_MAX, ShardConfig};
 use ringmq_engine::state::delay::DelayLevels;
 
 use super::ack::Level;
@@ -118,6 +118,7 @@ impl BrokerConfig {
             index_slots: u32::try_from(config.store.index_slots).unwrap_or(u32::MAX),
             index_entries: u32::try_from(config.store.index_entries).unwrap_or(u32::MAX),
             message_bytes_max: self.message_bytes_max,
+            derived_unwritten_bytes_max: DERIVED_UNWRITTEN_BYTES_MAX,
             delay_levels: self.delay_levels.clone(),
         }
     }

@@ -267,6 +267,21 @@ fn the_budget_of_unwritten_bytes_refuses_but_one_record_always_passes() {
 }
 
 #[test]
+fn at_level_sync_what_waits_for_its_flush_is_in_the_budget_too() {
+    let config = CoreConfig { sync: true, unwritten_bytes_max: 1000, ..plain_config() };
+    let mut core = fresh(&config);
+    put(&mut core, 900, 1);
+    let write = next_write(&mut core).expect("a write");
+    core.write_done(write.id, Ok(()));
+    assert_eq!(core.unwritten_bytes(), 0);
+    let busy = AppendError::Busy { unwritten: 900, max: 1000 };
+    assert_eq!(core.admits(200), Err(busy), "a flush that hangs must not let records gather");
+    let Some(Action::Flush(flush)) = core.poll_action() else { panic!("a flush") };
+    core.flush_done(flush.id, Ok(()));
+    assert_eq!(core.admits(200), Ok(()));
+}
+
+#[test]
 fn blocks_grow_under_load_and_shrink_when_it_is_gone() {
     let mut core = fresh(&plain_config());
     // One record at a time: the smallest blocks.

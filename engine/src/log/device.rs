@@ -6,6 +6,7 @@ use super::{
     files::UNIT_BYTES,
     segments::Layout,
 };
+use glommio::GlommioError;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
 use std::{
     io,
@@ -52,7 +53,7 @@ impl Device {
         if go.map_err(into_io)?.is_none() {
             return Ok(());
         }
-        let written = segment.file.write_rc_at(buf, position).await.map_err(io::Error::from)?;
+        let written = segment.file.write_rc_at(buf, position).await.map_err(plain)?;
         if written == len {
             return Ok(());
         }
@@ -64,7 +65,7 @@ impl Device {
     pub(crate) async fn flush(&self, segment: &OpenSegment) -> io::Result<()> {
         let go = self.seam.before(FileOp::LogFlush, &segment.path, 0, 0).await;
         match go.map_err(into_io)? {
-            Some(_) => segment.file.fdatasync().await.map_err(io::Error::from),
+            Some(_) => segment.file.fdatasync().await.map_err(plain),
             None => Ok(()),
         }
     }
@@ -108,7 +109,7 @@ impl Device {
         let most = self.seam.before(FileOp::LogRead, &segment.path, position, len).await?;
         let read =
             segment.file.read_at_aligned(position, len).await.map_err(|e| {
-                LogError::io(FileOp::LogRead.verb(), &segment.path, position, e.into())
+                LogError::io(FileOp::LogRead.verb(), &segment.path, position, plain(e))
             })?;
         if let Some(most) = most.filter(|n| *n < read.len()) {
             return Ok(ReadResult::slice(&read, 0, most).unwrap_or_default());
@@ -124,7 +125,15 @@ async fn open_file(path: &Path, seam: &FaultSeam) -> Result<DmaFile, LogError> {
         .write(true)
         .dma_open(path)
         .await
-        .map_err(|e| LogError::io(FileOp::Open.verb(), path, 0, e.into()))
+        .map_err(|e| LogError::io(FileOp::Open.verb(), path, 0, plain(e)))
+}
+
+/// The system's own error: what glommio adds (path and operation) our errors say themselves.
+fn plain(error: GlommioError<()>) -> io::Error {
+    match error {
+        GlommioError::EnhancedIoError { source, .. } => source,
+        other => other.into(),
+    }
 }
 
 pub(crate) fn into_io(error: LogError) -> io::Error {

@@ -7,8 +7,6 @@ use super::{PutError, Shard, ShardError};
 use crate::log::SegmentInfo;
 use crate::store::{CheckpointInput, write_checkpoint};
 
-/// Bytes of consume queue units and index entries that may wait in memory for their files: some 1.5 million messages.
-const DERIVED_UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// How often a checkpoint that has to wait for another looks for its end.
 const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
 
@@ -21,7 +19,7 @@ impl Shard {
             index.poll();
             unwritten += index.stats().unwritten_bytes;
         }
-        let behind = (unwritten > DERIVED_UNWRITTEN_BYTES_MAX).then_some(unwritten);
+        let behind = (unwritten > self.config.derived_unwritten_bytes_max).then_some(unwritten);
         let before = self.derived_behind.replace(behind);
         match (before, behind) {
             (None, Some(bytes)) => tracing::error!(
@@ -49,7 +47,7 @@ impl Shard {
             None => Ok(()),
             Some(bytes) => Err(PutError::DerivedBehind {
                 bytes,
-                max: DERIVED_UNWRITTEN_BYTES_MAX,
+                max: self.config.derived_unwritten_bytes_max,
                 why: self.derived_failure(),
             }),
         }

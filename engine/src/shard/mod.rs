@@ -29,7 +29,7 @@ mod redo;
 mod search;
 
 pub use get::{GetLimits, GetResult, GetStatus};
-pub use open::{OpenReport, ShardConfig, ShardError};
+pub use open::{DERIVED_UNWRITTEN_BYTES_MAX, OpenReport, ShardConfig, ShardError};
 pub use put::{NewMessage, NewRun, PutError, Stored, UnitCode};
 pub use queue::{QUEUE_ID_MAX, Queue};
 pub use search::IndexFound;

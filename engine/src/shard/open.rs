@@ -17,6 +17,8 @@ use crate::store::{
     WorkerGone, create_dir_durable,
 };
 
+/// The usual [`ShardConfig::derived_unwritten_bytes_max`]: some 1.5 million messages.
+pub const DERIVED_UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// What stock allows a record above its body limit (4.9.8).
 const RECORD_EXTRA_BYTES: usize = 65_536;
 
@@ -41,6 +43,8 @@ pub struct ShardConfig {
     pub index_entries: u32,
     /// Most bytes of a message body.
     pub message_bytes_max: usize,
+    /// Bytes of consume queue units and index entries that may wait in memory for their files; a put is refused beyond it.
+    pub derived_unwritten_bytes_max: usize,
     /// The delay levels, for deliver times of records that are redone.
     pub delay_levels: DelayLevels,
 }

@@ -2,11 +2,16 @@
 
 use std::rc::Rc;
 
-use ringmq_engine::shard::{GetLimits, GetStatus, QUEUE_ID_MAX};
+use ringmq_engine::shard::{
+    GetLimits, GetStatus, NewMessage, NewRun, PutError, QUEUE_ID_MAX, ShardConfig, UnitCode,
+};
 use ringmq_engine::state::waiters::Waiters;
-use ringmq_net::record::{index_hash, tags_code};
+use ringmq_net::record::{Properties, index_hash, tags_code};
 
-use crate::shards::{ALL, Noted, bodies, for_each_record, get, open, put, put_run, settle};
+use crate::shards::{
+    ALL, HOST, Noted, bodies, for_each_record, get, open, open_with, put, put_run, settle,
+    shard_config,
+};
 use crate::support::{disk_dir, on_reactor};
 
 #[test]
@@ -64,6 +69,57 @@ fn statuses_and_next_offsets_are_stocks() {
         assert!(shard.queue("T", -1).is_none());
         assert!(shard.queue("T", QUEUE_ID_MAX + 1).is_none());
         assert!(shard.existing_queue("T", 4).is_none());
+        shard.close().await.expect("a clean stop");
+    });
+}
+
+#[test]
+fn puts_are_refused_while_too_many_units_wait_for_a_file_that_fails() {
+    let dir = disk_dir();
+    on_reactor(move || async move {
+        let config = ShardConfig { derived_unwritten_bytes_max: 1_000, ..shard_config(dir.path()) };
+        let (shard, _) = open_with(config).await;
+        // A file where the queue's directory should be.
+        let blocked = dir.path().join("consumequeue/T");
+        std::fs::create_dir_all(dir.path().join("consumequeue")).expect("a directory");
+        std::fs::write(&blocked, b"").expect("a file");
+        let queue = shard.queue("T", 0).expect("a queue");
+        let run = NewRun {
+            queue: &queue,
+            sys_flag: 0,
+            born_timestamp: 1,
+            born_host: HOST,
+            store_host: HOST,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+        };
+        let message = NewMessage {
+            flag: 0,
+            body: b"x",
+            properties: b"",
+            known: Properties::new("").known(),
+            code: UnitCode::Tags(0),
+        };
+        let refused = loop {
+            match shard.put(1, &run, std::iter::once(message), |_| {}) {
+                Ok(_) => settle(&shard).await,
+                Err(error) => break error,
+            }
+            shard.poll();
+        };
+        let why = match refused {
+            PutError::DerivedBehind { bytes, max: 1_000, why } if bytes > 1_000 => why,
+            other => panic!("{other}"),
+        };
+        // Only slow until the first try has failed.
+        assert!(why.is_none_or(|why| why.contains("consumequeue/T")));
+        std::fs::remove_file(blocked).expect("the file goes");
+        while shard.put(1, &run, std::iter::once(message), |_| {}).is_err() {
+            glommio::timer::sleep(std::time::Duration::from_millis(50)).await;
+            shard.poll();
+        }
+        settle(&shard).await;
+        assert_eq!(bodies(&shard, &queue, 0).await.len() as i64, queue.max_offset());
         shard.close().await.expect("a clean stop");
     });
 }

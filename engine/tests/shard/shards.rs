@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use ringmq_engine::log::LogConfig;
 use ringmq_engine::shard::{
-    GetLimits, GetResult, NewMessage, NewRun, OpenReport, Queue, Shard, ShardConfig, ShardListener,
-    Stored, UnitCode,
+    DERIVED_UNWRITTEN_BYTES_MAX, GetLimits, GetResult, NewMessage, NewRun, OpenReport, Queue,
+    Shard, ShardConfig, ShardListener, Stored, UnitCode,
 };
 use ringmq_engine::state::delay::DelayLevels;
 use ringmq_engine::state::waiters::WaitQueue;
@@ -31,6 +31,7 @@ pub(crate) fn shard_config(store: &Path) -> ShardConfig {
         index_slots: 100,
         index_entries: 400,
         message_bytes_max: 64 << 10,
+        derived_unwritten_bytes_max: DERIVED_UNWRITTEN_BYTES_MAX,
         delay_levels: DelayLevels::default(),
     }
 }
