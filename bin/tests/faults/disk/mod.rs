@@ -13,6 +13,8 @@ use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
 use crate::support::{Broker, Options, Target, TempDir, tempdir};
 
 mod full;
+mod hang;
+mod io_error;
 mod read_only;
 mod slow;
 mod small_files;
@@ -44,8 +46,7 @@ impl Ward<()> {
     /// A broker whose shards are on the disk of the machine: faults are made otherwise.
     fn on_one_disk(what: &str, options: Options) -> Ward<()> {
         let dir = tempdir(what);
-        let options = Options { shards: 2, ..options };
-        let broker = Broker::standalone(Target::RingMq, &dir.sub("broker"), options);
+        let broker = Broker::standalone(Target::RingMq, &dir.sub("broker"), two_shards(options));
         Ward::with(broker, (), dir)
     }
 }
@@ -60,7 +61,7 @@ impl<D> Ward<D> {
     ) -> Result<Ward<D>, String> {
         let dir = tempdir(what);
         let disk = disk(dir.path())?;
-        let options = Options { shards: 2, ..options };
+        let options = two_shards(options);
         let mut broker = Broker::new(Target::RingMq, &dir.sub("broker"), options, None);
         let place = mount(&disk).join("store");
         std::fs::create_dir_all(&place).map_err(|e| e.to_string())?;
@@ -173,6 +174,12 @@ impl<D> Ward<D> {
         println!("{summary:?}, {} answered late and there", written.len());
         summary
     }
+}
+
+/// The broker of a ward, which stops without a while of serving on.
+fn two_shards(options: Options) -> Options {
+    let config = format!("{}\n[drain]\nserve_ms = 0\nexit_ms = 4000\n", options.config);
+    Options { shards: 2, config, ..options }
 }
 
 /// The messages that were answered 10 with `ackLevel=write`, and where.
