@@ -108,6 +108,15 @@ impl Shard {
         Ok(gone)
     }
 
+    /// Deletes files of queues of which every message is gone from the log; how many. A queue's last file stays: it says at which
+    /// offset the queue goes on.
+    ///
+    /// # Errors
+    /// [`ShardError`]; what was deleted before it is gone.
+    pub async fn trim_queues(&self) -> Result<usize, ShardError> {
+        Ok(self.queues.trim(self.log.min_offset()).await?.deleted_files)
+    }
+
     /// Forgets a topic's queues and removes their files. The topic starts over at queue offset 0 when it comes back.
     ///
     /// # Errors

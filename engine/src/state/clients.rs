@@ -79,6 +79,39 @@ pub struct Expired {
     pub notify: Vec<Notify>,
 }
 
+/// What two members of a group cannot both mean. The registration stands, as in stock; an operator should hear of it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Conflict {
+    /// Their subscriptions differ: each gets messages by the newer one, and skips what it alone wanted.
+    #[error(
+        "consumer group {group}: {client_id} subscribes otherwise than other members ({what}); messages are filtered by one of the \
+         subscriptions, so give all members of a group the same"
+    )]
+    Subscription {
+        /// The group.
+        group: Rc<str>,
+        /// Whose heartbeat showed it.
+        client_id: String,
+        /// Where they differ.
+        what: String,
+    },
+    /// Their client ids are the same: both take the same share of the queues, and nobody the rest.
+    #[error(
+        "consumer group {group}: client id {client_id} on two connections, {addr} and {other}; give each process an instance name of its \
+         own, unless this is one that just reconnected"
+    )]
+    ClientId {
+        /// The group.
+        group: Rc<str>,
+        /// The id.
+        client_id: String,
+        /// The new connection's peer.
+        addr: SocketAddr,
+        /// The other's.
+        other: SocketAddr,
+    },
+}
+
 /// A connection registered as many groups as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a connection may register {CONN_GROUPS_MAX} groups: use more connections")]
@@ -286,6 +319,26 @@ impl ConsumerGroup {
         Notify { group: self.name.clone(), conns: self.members.conns() }
     }
 
+    /// Where a heartbeat's subscriptions differ from what other members want.
+    fn difference(&self, subscriptions: &[SubscriptionData]) -> Option<String> {
+        if self.members.len() < 2 {
+            return None;
+        }
+        for data in subscriptions {
+            let Some(known) = self.subscriptions.get(&*data.topic) else {
+                return Some(format!("{} is new in the group", data.topic));
+            };
+            let (text, wanted) = (&known.data().sub_string, &data.sub_string);
+            // Two texts may say the same.
+            if text != wanted && Subscription::new(data).filter() != known.filter() {
+                return Some(format!("{}: {wanted:?}, not {text:?}", data.topic));
+            }
+        }
+        let named: FxHashSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
+        let missing = self.subscriptions.keys().find(|topic| !named.contains(&***topic))?;
+        Some(format!("{missing} is not among its topics"))
+    }
+
     /// Merges a heartbeat's subscriptions; whether a topic came or went. One that is known is replaced
     /// only by a greater version, and that alone tells nobody.
     fn merge(&mut self, subscriptions: &[SubscriptionData]) -> bool {
@@ -329,6 +382,8 @@ pub struct Clients {
     conns: FxHashMap<ConnId, ConnGroups>,
     /// Which connection a producing client's replies go to.
     reply_conns: FxHashMap<Rc<str>, ConnId>,
+    conflicts: Vec<Conflict>,
+    subscription_conflicts: u64,
 }
 
 impl Clients {
@@ -366,9 +421,32 @@ impl Clients {
             model: data.message_model,
             from_where: data.consume_from,
         };
+        let same_id = group.members.by_client_id(client.client_id);
+        let same_id = same_id.filter(|other| other.conn != client.conn).map(|other| other.addr);
         let is_new = group.members.heard(client, now_ms);
+        let difference = group.difference(&data.subscriptions);
         let changed = group.merge(&data.subscriptions);
+        let group_name = &group.name;
+        if let Some(what) = difference {
+            self.subscription_conflicts += 1;
+            let (group, client_id) = (group_name.clone(), client.client_id.to_owned());
+            self.conflicts.push(Conflict::Subscription { group, client_id, what });
+        }
+        if let Some(other) = same_id.filter(|_| is_new) {
+            let (group, client_id) = (group_name.clone(), client.client_id.to_owned());
+            self.conflicts.push(Conflict::ClientId { group, client_id, addr: client.addr, other });
+        }
         Ok((notify && (is_new || changed)).then(|| group.notify()))
+    }
+
+    /// The conflicts that heartbeats showed since the last call.
+    pub fn take_conflicts(&mut self) -> Vec<Conflict> {
+        std::mem::take(&mut self.conflicts)
+    }
+
+    /// How many heartbeats differed in their subscriptions from other members of their group.
+    pub fn subscription_conflicts(&self) -> u64 {
+        self.subscription_conflicts
     }
 
     /// A producer's heartbeat.

@@ -49,6 +49,41 @@ fn a_new_member_or_topic_notifies_all_and_a_new_expression_nobody() {
 }
 
 #[test]
+fn members_that_subscribe_differently_are_noticed_at_every_heartbeat() {
+    let mut clients = Clients::new();
+    let told = |clients: &mut Clients| {
+        let conflicts = clients.take_conflicts();
+        conflicts.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    beat(&mut clients, 1, "g", &[sub("T", "A", 1)]);
+    // One that changes its mind alone is no conflict.
+    beat(&mut clients, 1, "g", &[sub("T", "B", 2)]);
+    beat(&mut clients, 2, "g", &[sub("T", "B", 9)]);
+    assert!(told(&mut clients).is_empty());
+    beat(&mut clients, 2, "g", &[sub("T", "C", 10)]);
+    let lines = told(&mut clients);
+    assert!(lines.len() == 1 && lines[0].contains("T: \"C\", not \"B\""), "{lines:?}");
+    // The other keeps sending what it wants, which loses by its version.
+    beat(&mut clients, 1, "g", &[sub("T", "B", 2)]);
+    assert_eq!(told(&mut clients).len(), 1);
+    beat(&mut clients, 1, "g", &[sub("U", "*", 3)]);
+    beat(&mut clients, 2, "g", &[]);
+    assert_eq!(told(&mut clients).len(), 2);
+    assert_eq!(clients.subscription_conflicts(), 4);
+}
+
+#[test]
+fn one_client_id_on_two_connections_is_noticed_once() {
+    let mut clients = Clients::new();
+    for conn in [1, 2, 1, 2] {
+        clients.register_consumer(&client(conn, "same"), &data("g", &[]), true, 5).unwrap();
+    }
+    let conflicts = clients.take_conflicts();
+    assert!(matches!(&conflicts[..], [Conflict::ClientId { .. }]), "{conflicts:?}");
+    assert!(conflicts[0].to_string().contains("192.0.2.1:1001"));
+}
+
+#[test]
 fn only_a_greater_version_replaces_an_expression() {
     let mut clients = Clients::new();
     beat(&mut clients, 1, "g", &[sub("T", "A", 5)]);

@@ -313,13 +313,11 @@ impl<X: Default> TopicTable<X> {
             (true, true) => SYS_FLAG_UNIT_SUB,
         };
         let mut settings = None;
-        if let Some(found) = self.topics.get(template.default_topic) {
-            let mut after = found.settings();
-            if template.default_topic == name::TBW102 && !self.rules.auto_create {
-                // It survived in the file from a time when auto-creation was on: no template any more.
-                after.perm = PERM_READ_WRITE;
-                self.dirty |= found.settings.replace(after) != after;
-            }
+        // Stock makes topics after those of cluster and broker whether or not topics are to be made.
+        if self.rules.auto_create
+            && let Some(found) = self.topics.get(template.default_topic)
+        {
+            let after = found.settings();
             if after.perm & PERM_INHERIT != 0 {
                 let queues = template.queues.min(after.write_queues).max(0);
                 let perm = after.perm & !PERM_INHERIT;
@@ -391,8 +389,8 @@ impl<X: Default> TopicTable<X> {
         Ok(Ensured { topic, created: false })
     }
 
-    /// An administrator's delete (request 215). `Ok(None)`: there was none, which is fine. Offsets and
-    /// log records stay (stock 4.9.8); destroying the queues is the caller's.
+    /// An administrator's delete (request 215). `Ok(None)`: there was none, which is fine. Destroying the
+    /// queues and forgetting the groups' progress is the caller's.
     pub fn delete(
         &mut self,
         topic: &str,
@@ -483,10 +481,13 @@ impl<X: Default> TopicTable<X> {
         gone
     }
 
-    /// Puts the topics of `topics.json` (see [`parse_file`]) over the built-in ones, and takes its version.
+    /// Puts the topics of `topics.json` (see [`parse_file`]) over the built-in ones, and takes its version. A template that
+    /// survived there from a time when topics were made by themselves is left out: its route would lead producers here.
     pub fn load(&mut self, table: &TopicConfigTable) {
         for config in &table.topics {
-            self.put(&config.topic_name, config.into());
+            if config.topic_name != name::TBW102 || self.rules.auto_create {
+                self.put(&config.topic_name, config.into());
+            }
         }
         self.version = table.data_version;
     }
@@ -605,14 +606,16 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_survived_in_the_file_stops_being_one() {
+    fn without_auto_creation_there_is_no_template_not_even_one_from_the_file() {
         let rules = TopicRules { auto_create: false, ..TopicRules::new("c", "b") };
         let mut table: TopicTable<()> = TopicTable::new(rules, 0);
+        table.load(&TopicTable::<()>::new(TopicRules::new("c", "b"), 0).body());
         assert!(table.get(name::TBW102).is_none());
-        table.put(name::TBW102, TopicSettings::new(8, 7));
-        assert!(table.create_for_send("T", TEMPLATE, 0).is_err());
-        assert_eq!(table.get(name::TBW102).unwrap().settings().perm, 6);
-        assert!(table.take_dirty());
+        for default_topic in [name::TBW102, "b", "c"] {
+            let template = SendTemplate { default_topic, ..TEMPLATE };
+            assert_eq!(table.create_for_send("T", template, 0).unwrap_err().code(), 17);
+        }
+        assert!(table.create_for_send("%RETRY%g", TEMPLATE, 0).is_ok());
     }
 
     #[test]

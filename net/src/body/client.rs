@@ -95,7 +95,7 @@ impl Body for Connection {
         w.begin_object();
         w.field_str("clientAddr", &self.client_addr);
         w.field_str("clientId", &self.client_id);
-        w.field_opt_str("language", self.language.name());
+        w.field_str("language", self.language.name().unwrap_or("OTHER"));
         w.field_i64("version", self.version);
         w.end_object();
     }
@@ -201,7 +201,7 @@ impl Body for ProducerInfo {
     fn write(&self, w: &mut Writer) {
         w.begin_object();
         w.field_str("clientId", &self.client_id);
-        w.field_opt_str("language", self.language.name());
+        w.field_str("language", self.language.name().unwrap_or("OTHER"));
         w.field_i64("lastUpdateTimestamp", self.last_update_timestamp);
         w.field_str("remoteIP", &self.remote_ip);
         w.field_i64("version", self.version);
