@@ -158,7 +158,7 @@ fn log_plan(settings: &Settings) {
         info!(listen = %namesrv.listen, dir = %namesrv.data_dir.display(), "name server");
     }
     for shard in &settings.shards {
-        info!(name = shard.name, listen = %shard.listen, advertise = %shard.advertise, dir = %shard.store_dir.display(), "shard");
+        info!(name = shard.name, listen = %shard.listen, advertise = %shard.told, dir = %shard.store_dir.display(), "shard");
     }
 }
 

@@ -73,6 +73,7 @@ impl Tables {
             TopicRules {
                 auto_create: config.auto_create_topics,
                 auto_create_queues: config.topic_queues,
+                trace_topic: config.trace_topic,
                 ..TopicRules::new(&config.cluster, &config.name)
             },
             now_ms,

@@ -36,6 +36,26 @@ impl Broker {
         }
     }
 
+    /// Forgets progress on a topic that is made now, where it lies beyond the topic's messages: it is that of a former topic of the
+    /// name, committed by consumers that outlived it. They would skip what comes.
+    pub(super) fn forget_former_progress(&self, topic: &str) {
+        let mut offsets = self.offsets.borrow_mut();
+        let beyond = |group: &&str| {
+            offsets.queues(group, topic).is_some_and(|queues| {
+                queues.iter().any(|(id, offset)| {
+                    let queue = self.shard.existing_queue(topic, id);
+                    offset > queue.map_or(0, |queue| queue.max_offset())
+                })
+            })
+        };
+        let former = offsets.groups_of_topic(topic).into_iter().filter(beyond);
+        let former: Vec<String> = former.map(str::to_owned).collect();
+        for group in former {
+            tracing::info!(group, topic, "progress on a former topic of this name is forgotten");
+            offsets.remove(&group, topic);
+        }
+    }
+
     pub(super) fn query_consumer_offset(
         &self,
         conn: &Rc<Conn>,
@@ -61,6 +81,9 @@ impl Broker {
     /// A group without progress starts at 0 on a queue whose first message is still there and "in memory" in stock's
     /// sense: less than 40 % of the machine's memory behind the log's end.
     fn start_of_young_queue(&self, topic: &str, queue_id: i32) -> Option<i64> {
+        if !self.config.new_groups_at_start {
+            return None;
+        }
         let Some(queue) = self.shard.existing_queue(topic, queue_id) else { return Some(0) };
         if queue.min_offset() > 0 {
             return None;

@@ -168,11 +168,10 @@ impl Broker {
         let plain = body.to_json();
         let compressed = plain.len() > PLAIN_BYTES_MAX;
         let bytes = if compressed { body.to_compressed() } else { plain };
-        let (broker_addr, ha_addr) =
-            (self.config.store_host.to_string(), self.config.ha_host.to_string());
+        let ha_addr = self.config.ha_host.to_string();
         let header = RegisterBrokerHeader {
             broker_name: &self.config.name,
-            broker_addr: &broker_addr,
+            broker_addr: &self.config.told,
             cluster_name: &self.config.cluster,
             ha_server_addr: Some(&ha_addr),
             broker_id: self.config.broker_id as i64,
@@ -220,10 +219,9 @@ impl Broker {
     }
 
     fn leave_request(&self) -> Command {
-        let broker_addr = self.config.store_host.to_string();
         let header = UnregisterBrokerHeader {
             broker_name: &self.config.name,
-            broker_addr: &broker_addr,
+            broker_addr: &self.config.told,
             cluster_name: &self.config.cluster,
             broker_id: self.config.broker_id as i64,
         };

@@ -28,6 +28,8 @@ struct Target {
     queue: Rc<Queue>,
     /// The queue id that the answer tells.
     queue_id: i32,
+    /// It goes to the dead letters: at once, whatever delay it asks for.
+    dead: bool,
 }
 
 /// Whom to answer, and how.
@@ -105,13 +107,14 @@ impl Broker {
             self.clock.now_ms(),
         )?;
         tracing::info!(topic = header.topic, "topic created by a producer's first send");
+        self.forget_former_progress(header.topic);
         self.topic_made(&created);
         Ok(created)
     }
 
     fn target(&self, topic: TopicHandle, queue_id: i32) -> Result<Target, Refusal> {
         let queue = self.queue_of(&topic, queue_id)?;
-        Ok(Target { topic, queue, queue_id })
+        Ok(Target { topic, queue, queue_id, dead: false })
     }
 
     /// A consumer's own retry: past the group's limit it becomes a dead letter.
@@ -138,7 +141,7 @@ impl Broker {
         }
         let dead = self.dead_letter_topic(group)?;
         // The answer tells the queue that was asked for all the same.
-        Ok(Target { queue_id, ..self.target(dead, 0)? })
+        Ok(Target { queue_id, dead: true, ..self.target(dead, 0)? })
     }
 
     fn send_one(
@@ -166,6 +169,12 @@ impl Broker {
         let route = if plain { self.delay_levels.route(asked.delay_level()) } else { None };
         let (queue, code) = match route {
             None => (Rc::clone(&target.queue), UnitCode::Tags(tags_code(asked.tags))),
+            Some(_) if target.dead => {
+                // As a message that is sent back: stock means to do so, and then takes the message's own delay again.
+                let set = [("CLUSTER", cluster), ("DELAY", "0")];
+                rewriter.rewrite(text, &[], &set).map_err(|_| self.illegal())?;
+                (Rc::clone(&target.queue), UnitCode::Tags(tags_code(asked.tags)))
+            }
             Some(route) => {
                 let queue = self.delay_queue(route.queue_id)?;
                 let level = route.level.to_string();
@@ -227,6 +236,10 @@ impl Broker {
                 Refusal::new(response::SYSTEM_ERROR, "a batch message's properties are not UTF-8")
             })?;
             let known = texts.push(inner).map_err(|_| self.illegal())?;
+            if known.delay_level() > 0 {
+                // Stock stores it, delivers it at once, and says nothing.
+                return Err(self.illegal());
+            }
             items.push((message.flag, message.body, texts.all().len(), as_read(known, of_batch)));
         }
         let messages = items.iter().enumerate().map(|(index, (flag, body, end, known))| {

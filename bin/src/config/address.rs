@@ -47,6 +47,15 @@ pub(super) fn resolve_advertise(
     Ok(address)
 }
 
+/// The host of `HOST[:PORT]` where it is a name and no address.
+pub(super) fn host_name_of(text: &str) -> Option<&str> {
+    let is_ip =
+        |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    let host =
+        if is_ip(text) { text } else { text.rsplit_once(':').map_or(text, |(host, _)| host) };
+    (!is_ip(host)).then_some(host)
+}
+
 fn resolve_host(key: &'static str, host: &str, port: u16) -> Result<SocketAddr, ConfigError> {
     let refuse = |why: String| ConfigError::Address { key, value: host.to_owned(), why };
     if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
@@ -207,6 +216,20 @@ mod tests {
         assert_eq!(port("[2001:db8::1]:99"), Ok("[2001:db8::1]:99".parse().expect("address")));
         assert_eq!(port("2001:db8::1"), Ok("[2001:db8::1]:10911".parse().expect("address")));
         assert!(port("0.0.0.0:99").is_err_and(|error| error.contains("reach")));
+    }
+
+    #[test]
+    fn names_are_told_from_addresses() {
+        for (text, name) in [
+            ("mq.example.com", Some("mq.example.com")),
+            ("mq.example.com:99", Some("mq.example.com")),
+            ("10.1.2.3", None),
+            ("10.1.2.3:99", None),
+            ("2001:db8::1", None),
+            ("[2001:db8::1]:99", None),
+        ] {
+            assert_eq!(host_name_of(text), name, "{text}");
+        }
     }
 
     #[test]

@@ -142,6 +142,10 @@ pub struct TopicsSection {
     pub auto_create_queues: u32,
     /// Whether an unknown consumer group is created.
     pub auto_create_groups: bool,
+    /// Whether a group without progress begins at a queue's first message while that is recent.
+    pub new_groups_at_start: bool,
+    /// Whether the topic of message traces exists from the start.
+    pub trace: bool,
     /// The delay levels, in RocketMQ's notation.
     pub delay_levels: String,
     /// Region told to clients with each send.
@@ -154,6 +158,8 @@ impl Default for TopicsSection {
             auto_create: true,
             auto_create_queues: 8,
             auto_create_groups: true,
+            new_groups_at_start: true,
+            trace: false,
             delay_levels: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".to_owned(),
             region: "DefaultRegion".to_owned(),
         }

@@ -21,8 +21,10 @@ pub struct ShardPlan {
     pub vip: SocketAddr,
     /// Port for slaves: exactly `listen + 1`, which stock peers compute.
     pub ha: SocketAddr,
-    /// What clients are told to connect to, and the host inside each message id.
+    /// The address that clients reach, and the host inside each message id.
     pub advertise: SocketAddr,
+    /// What clients are told to connect to, `HOST:PORT`: [`ShardPlan::advertise`], by name if it was configured by name.
+    pub told: String,
     /// What slaves are told to connect to.
     pub advertise_ha: SocketAddr,
 }
@@ -43,12 +45,12 @@ pub struct NamesrvPlan {
     pub data_dir: PathBuf,
 }
 
-/// Lays out `count` shards. `listen` and `advertise` are those of shard 0.
+/// Lays out `count` shards. `listen` and `advertise` are those of shard 0, `host` is the configured name of `advertise` if it has one.
 pub(super) fn lay_out(
     config: &Config,
     name: &str,
     listen: SocketAddr,
-    advertise: SocketAddr,
+    (advertise, host): (SocketAddr, Option<&str>),
     count: u32,
 ) -> Result<Vec<ShardPlan>, ConfigError> {
     let mut plans = Vec::new();
@@ -62,6 +64,7 @@ pub(super) fn lay_out(
                 _ => Err(ConfigError::PortRange { key, shard: index, port }),
             }
         };
+        let told = port("broker.advertise", advertise, 0)?;
         plans.push(ShardPlan {
             index,
             name: if index == 0 { name.to_owned() } else { format!("shard{index:02}-{name}") },
@@ -72,7 +75,8 @@ pub(super) fn lay_out(
             listen: port("broker.listen", listen, 0)?,
             vip: port("broker.listen", listen, -2)?,
             ha: port("broker.listen", listen, 1)?,
-            advertise: port("broker.advertise", advertise, 0)?,
+            advertise: told,
+            told: host.map_or_else(|| told.to_string(), |host| format!("{host}:{}", told.port())),
             advertise_ha: port("broker.advertise", advertise, 1)?,
         });
     }
@@ -111,7 +115,8 @@ mod tests {
     }
 
     fn plans(listen: &str, count: u32) -> Result<Vec<ShardPlan>, ConfigError> {
-        lay_out(&Config::default(), "broker-a", address(listen), address("10.0.0.5:10911"), count)
+        let advertise = (address("10.0.0.5:10911"), None);
+        lay_out(&Config::default(), "broker-a", address(listen), advertise, count)
     }
 
     #[test]
@@ -135,6 +140,14 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_told_the_name_that_was_configured() {
+        let advertise = (address("10.0.0.5:31000"), Some("mq.example.com"));
+        let plans = lay_out(&Config::default(), "broker-a", address("0.0.0.0:10911"), advertise, 2);
+        let told: Vec<String> = plans.expect("plan").into_iter().map(|plan| plan.told).collect();
+        assert_eq!(told, ["mq.example.com:31000", "mq.example.com:31020"]);
+    }
+
+    #[test]
     fn sibling_shards_are_not_neighbours_of_shard_zero_in_name_order() {
         let mut names: Vec<String> = Vec::new();
         for name in ["broker-a", "broker-b"] {
@@ -142,7 +155,7 @@ mod tests {
                 &Config::default(),
                 name,
                 address("0.0.0.0:10911"),
-                address("10.0.0.5:10911"),
+                (address("10.0.0.5:10911"), None),
                 3,
             )
             .expect("plan");

@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::address::{choose_advertised, interface_addresses, resolve, resolve_advertise};
+use super::address::{
+    choose_advertised, host_name_of, interface_addresses, resolve, resolve_advertise,
+};
 use super::{
     Config, ConfigError, Machine, NamesrvPlan, ShardCount, ShardPlan, bounds, plan, unknown,
 };
@@ -232,11 +234,16 @@ fn lay_out_shards(
             listen.port(),
         ),
     };
-    config.broker.advertise = Some(advertise.to_string());
+    let host = config.broker.advertise.as_deref().and_then(host_name_of).map(str::to_owned);
+    config.broker.advertise = Some(match &host {
+        Some(host) => format!("{host}:{}", advertise.port()),
+        None => advertise.to_string(),
+    });
     let count = ShardCount::decide(&config.store.data_dir, config.shards.count, &settings.machine)?;
     config.shards.count = Some(count.count);
     settings.shard_count = Some(count);
-    settings.shards = plan::lay_out(config, &name, listen, advertise, count.count)?;
+    settings.shards =
+        plan::lay_out(config, &name, listen, (advertise, host.as_deref()), count.count)?;
     settings.namesrv_addrs = match &settings.namesrv {
         // The process's own name server comes first; further ones may be configured.
         Some(own) => std::iter::once(reachable(own.listen).to_string())

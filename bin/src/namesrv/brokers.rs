@@ -39,12 +39,29 @@ impl NameService {
         };
         let now_ms = self.now_ms();
         let mut table = self.table.borrow_mut();
+        if let Some(other) = table.other_cluster(&reg) {
+            let remark = format!(
+                "broker name {} is taken in cluster {other}: give the brokers of cluster {} names of their own",
+                reg.name, reg.cluster
+            );
+            tracing::error!(addr = reg.addr, "a registration is refused: {remark}");
+            return Err(Answer::error(response::SYSTEM_ERROR, remark));
+        }
         // Brokers register the same table every 30 s; reading a large one again would hold the reactor for nothing.
         let master = if table.is_repeated(&reg) {
             table.touch(&reg, now_ms)
         } else {
             let body = RegisterBroker::decode(header.version(), fields.compressed, body)?;
             reg.version = body.topics.data_version;
+            if let Some(other) = table.displaced(&reg) {
+                tracing::warn!(
+                    name = reg.name,
+                    id = reg.id,
+                    addr = reg.addr,
+                    other,
+                    "a broker takes the place of another one in the routes: if both run, give them different names or ids"
+                );
+            }
             if table.live(reg.addr).is_none() {
                 tracing::info!(
                     cluster = reg.cluster,

@@ -157,6 +157,19 @@ impl RouteTable {
         Ok(if reg.id == MASTER_ID { MasterOf::default() } else { self.master_of(reg.name) })
     }
 
+    /// The cluster in which other brokers of the name live, if that is not the registration's: stock would put this one among them, and
+    /// clients of one cluster would send to the other.
+    pub fn other_cluster(&self, reg: &Registration<'_>) -> Option<&str> {
+        let group = self.groups.get(reg.name).filter(|group| group.cluster != reg.cluster)?;
+        group.addrs.values().any(|addr| addr != reg.addr).then_some(group.cluster.as_str())
+    }
+
+    /// The address that loses its place in the group to the registration's.
+    pub fn displaced(&self, reg: &Registration<'_>) -> Option<&str> {
+        let addr = self.groups.get(reg.name)?.addrs.get(&reg.id)?;
+        (addr != reg.addr).then_some(addr.as_str())
+    }
+
     /// Whether a registration with this mark would change nothing but times: same address under the same id, same
     /// body. Then [`touch`](Self::touch) does, and the body needn't be read.
     pub fn is_repeated(&self, reg: &Registration<'_>) -> bool {

@@ -37,7 +37,7 @@ impl Broker {
             ("traceOn", config.trace_on.to_string()),
             ("messageDelayLevel", config.delay_levels_text.clone()),
             ("msgTraceTopicName", TRACE_TOPIC.to_owned()),
-            ("traceTopicEnable", "false".to_owned()),
+            ("traceTopicEnable", config.trace_topic.to_string()),
             // What this broker does not have, as a stock broker without it tells: `exportConfigs` fails where one is missing.
             ("useTLS", "false".to_owned()),
             ("filterServerNums", "0".to_owned()),

@@ -72,6 +72,8 @@ impl Broker {
         put("ringmqUnwrittenBytes", log.unwritten_bytes().to_string());
         put("ringmqWaitingPulls", self.waiters.borrow().len().to_string());
         put("ringmqBusyAnswers", self.stats.busy().to_string());
+        let conflicts = self.clients.borrow().subscription_conflicts();
+        put("ringmqSubscriptionConflicts", conflicts.to_string());
         let stats = log.stats();
         put("ringmqLogWrites", stats.writes.to_string());
         put("ringmqLogFlushes", stats.flushes.to_string());

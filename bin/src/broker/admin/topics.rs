@@ -56,6 +56,9 @@ impl Broker {
         };
         let ensured =
             self.topics.borrow_mut().update(header.topic, settings, self.clock.now_ms())?;
+        if ensured.created {
+            self.forget_former_progress(header.topic);
+        }
         tracing::info!(
             topic = header.topic,
             broker = %self.config.name,
@@ -82,6 +85,8 @@ impl Broker {
             self.release_waiting(&deleted);
         }
         self.stats.remove_topic(&topic);
+        // Stock keeps them: a topic made again under the name begins at 0, and groups would skip its first messages.
+        self.offsets.borrow_mut().remove_topic(&topic);
         let saved = self.save_topics();
         tracing::info!(topic, broker = %self.config.name, "topic deleted on this shard");
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
