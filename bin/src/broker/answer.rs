@@ -5,6 +5,7 @@ use std::rc::Rc;
 use ringmq_engine::log::Slice;
 use ringmq_engine::state::saver::SaveTicket;
 use ringmq_net::code::response;
+use ringmq_net::command::Command;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::header::HeaderView;
 use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
@@ -97,6 +98,22 @@ impl Answer {
             unsaved,
             stored: AckOf::SendBack,
         })
+    }
+
+    /// What another peer answered: its code, remark, fields and body.
+    pub(super) fn relayed(&self, reply: &Command) {
+        if self.oneway {
+            return;
+        }
+        let fields = reply.ext.iter();
+        let ext: Vec<(&str, ExtValue<'_>)> =
+            fields.map(|(name, value)| (name.as_ref(), ExtValue::Str(value))).collect();
+        let remark = reply.remark.as_deref();
+        let head = ReplyHead { remark, ..self.head(reply.code, Some(&ext)) };
+        self.conn.push(|out| {
+            encode_reply(out, &head, reply.body.len());
+            out.extend_from_slice(&reply.body);
+        });
     }
 
     /// Another code than success.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::BytesMut;
-use ringmq_engine::state::clients::{ClientConn, Notify};
+use ringmq_engine::state::clients::{ClientConn, Conflict, Notify};
 use ringmq_engine::state::filter::FilterError;
 use ringmq_net::body::{Body, CheckClientConfig, ConsumerList, Heartbeat, LockBatch};
 use ringmq_net::code::{request, response};
@@ -43,6 +43,14 @@ impl Broker {
         )?;
         if outcome.topic_created {
             self.topics_changed();
+        }
+        let conflicts = self.clients.borrow_mut().take_conflicts();
+        for conflict in &conflicts {
+            let what = match conflict {
+                Conflict::Subscription { .. } => "subscriptions of one group differ",
+                Conflict::ClientId { .. } => "one client id twice",
+            };
+            self.rare_log.warn(what, conflict);
         }
         self.notify_members(outcome.notify);
         // The version in this reply's header is what a Java consumer with an SQL filter looks at.
@@ -131,6 +139,7 @@ impl Broker {
     /// A connection went away: its clients leave their groups, its pulls stop waiting.
     pub(super) fn on_close(&self, conn: &Rc<Conn>) {
         self.waiters.borrow_mut().close_conn(conn.id());
+        self.end_calls(conn);
         let told = self.clients.borrow_mut().close_conn(conn.id());
         self.notify_members(told);
     }

@@ -27,6 +27,7 @@ use super::clock::Clock;
 use super::files::{Paths, Tables};
 use super::rare_log::RareLog;
 use super::registration::Registrations;
+use super::relay::Calls;
 use super::service::BrokerService;
 use super::signal::Signal;
 use super::stats::Stats;
@@ -147,6 +148,7 @@ impl Broker {
             slow_tasks: Cell::new(0),
             next_random: Cell::new((now_ms as u64) | 1),
             next_opaque: Cell::new(0),
+            calls: Calls::default(),
             rare_log: RareLog::default(),
             waiters_changed: Signal::default(),
             delay_list,

@@ -47,6 +47,7 @@ mod query;
 mod rare_log;
 mod refusal;
 mod registration;
+mod relay;
 mod retention;
 mod send;
 mod send_back;
@@ -66,6 +67,7 @@ use files::Paths;
 use pull::OwnedPull;
 use rare_log::RareLog;
 use registration::Registrations;
+use relay::Calls;
 use signal::Signal;
 use stats::Stats;
 use tunables::Tunables;
@@ -127,6 +129,8 @@ struct Broker {
     slow_tasks: Cell<usize>,
     next_random: Cell<u64>,
     next_opaque: Cell<i32>,
+    /// What was asked of clients and is not answered yet.
+    calls: Calls,
     rare_log: RareLog,
 
     /// Raised when a pull begins to wait: its deadline may be the earliest.

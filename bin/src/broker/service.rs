@@ -16,7 +16,7 @@ impl Service for BrokerService {
     fn on_frame(&self, conn: &Rc<Conn>, header: &HeaderView<'_>, body: &[u8]) {
         let broker = &self.0;
         if header.is_response() {
-            // All requests of ours to clients are one-way: an answer to one is nobody's.
+            broker.on_answer(conn, header, body);
             return;
         }
         if let Err(refusal) = broker.handle(conn, header, body)

@@ -10,7 +10,9 @@ use super::service::not_supported;
 use super::{Broker, Refusal};
 
 mod config;
+mod consumers;
 mod groups;
+mod inspect;
 mod progress;
 mod runtime;
 mod topics;
@@ -46,6 +48,16 @@ impl Broker {
             request::GET_BROKER_CONFIG => self.get_config(conn, view),
             request::UPDATE_BROKER_CONFIG => self.update_config(conn, view, body),
             request::DELETE_EXPIRED_COMMITLOG => self.delete_expired(conn, view),
+            request::GET_CONSUMER_RUNNING_INFO => self.running_info(conn, view),
+            request::CONSUME_MESSAGE_DIRECTLY => self.consume_directly(conn, view),
+            request::INVOKE_BROKER_TO_RESET_OFFSET => self.reset_offsets(conn, view),
+            request::INVOKE_BROKER_TO_GET_CONSUMER_STATUS => self.consumer_status(conn, view),
+            request::QUERY_CONSUME_TIME_SPAN => self.time_spans(conn, view),
+            request::QUERY_CORRECTION_OFFSET => self.correction_offsets(conn, view),
+            request::CLONE_GROUP_OFFSET => self.clone_offsets(conn, view),
+            request::GET_BROKER_CONSUME_STATS => self.all_consume_stats(conn, view),
+            request::CLEAN_EXPIRED_CONSUMEQUEUE => self.clean_queues(conn, view),
+            request::QUERY_CONSUME_QUEUE => self.queue_units(conn, view),
             code => Err(not_supported(code)),
         }
     }

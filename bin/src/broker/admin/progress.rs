@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ringmq_engine::state::stats_items::{Snapshot, StatsName};
 use ringmq_net::body::{
-    Body, BrokerStats, BrokerStatsItem, ConsumeStats, MessageQueue, OffsetPair,
+    Body, BrokerStats, BrokerStatsItem, ConsumeStats, MessageModel, MessageQueue, OffsetPair,
 };
 use ringmq_net::code::response;
 use ringmq_net::header::HeaderView;
@@ -31,30 +31,40 @@ impl Broker {
         self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
             let mut stats = ConsumeStats::default();
             for topic in &topics {
-                broker.consume_stats_of(&group, topic, &mut stats).await;
+                let Some(known) = broker.topics.borrow().get(topic).cloned() else { continue };
+                let queues = known.settings().read_queues;
+                broker.consume_stats_of(&group, topic, queues, &mut stats).await;
             }
             answer.body(&stats.to_json());
         })
     }
 
-    /// Adds one topic's rows, unless the topic is unknown or the group is online without it.
-    async fn consume_stats_of(&self, group: &str, topic: &str, stats: &mut ConsumeStats) {
-        let Some(known) = self.topics.borrow().get(topic).cloned() else { return };
-        let subscribed = match self.clients.borrow().consumer(group) {
-            Some(consumers) => {
-                consumers.subscriptions().next().is_none()
-                    || consumers.subscription(topic).is_some()
-            }
-            None => true,
-        };
-        if !subscribed {
+    /// Adds one topic's rows, unless the group is online without the topic. A group that consumes by broadcast keeps its progress to
+    /// itself: it has rows only where it has stored some nevertheless.
+    pub(super) async fn consume_stats_of(
+        &self,
+        group: &str,
+        topic: &str,
+        queues: i32,
+        stats: &mut ConsumeStats,
+    ) {
+        if !self.consumes(group, topic) {
             return;
         }
-        for id in 0..known.settings().read_queues {
-            let committed = self.offsets.borrow().get(group, topic, id).unwrap_or(0);
-            let mut row = OffsetPair { consumer_offset: committed.max(0), ..OffsetPair::default() };
+        let broadcast =
+            self.clients.borrow().consumer(group).is_some_and(|consumers| {
+                consumers.mode().model == Some(MessageModel::Broadcasting)
+            });
+        for id in 0..queues {
+            let committed = self.offsets.borrow().get(group, topic, id);
+            if committed.is_none() && broadcast {
+                continue;
+            }
+            let mut row = OffsetPair::default();
             if let Some(queue) = self.shard.existing_queue(topic, id) {
                 row.broker_offset = queue.max_offset();
+                // Progress beyond the end is that of messages that are gone: nothing is left to consume, and not less than nothing.
+                row.consumer_offset = committed.unwrap_or(0).clamp(0, row.broker_offset);
                 let last = row.consumer_offset - 1;
                 row.last_timestamp = self.shard.store_time(&queue, last).await.unwrap_or(0);
             }
