@@ -106,12 +106,22 @@ fn what_a_batch_may_not_be_is_13() {
             call(peer, code, batch(&topic).with("f", flag), &body).refused(13, remark);
         }
         call(peer, code, batch(&topic).properties(&[("DELAY", "3")]), &body).refused(13, remark);
+        if !stock() {
+            // Of one message in it, too: stock delivers that at once.
+            let late = [body.clone(), inner(0, b"y", &properties(&[("DELAY", "3")]))].concat();
+            call(peer, code, batch(&topic), &late).refused(13, remark);
+        }
         assert_eq!(peer.max_offset(&topic, 0), 0);
     });
     let mut peer = shared().peer(Form::Binary);
     let topic = topic(1);
-    let long = inner(0, &vec![b'x'; 4 << 20], "");
+    // What counts is the batch's encoding.
+    let longest = inner(0, &vec![b'x'; (4 << 20) - 22], "");
+    let long = inner(0, &vec![b'x'; (4 << 20) - 21], "");
     call(&mut peer, 320, batch(&topic), &long).refused(13, remark);
+    assert_eq!(peer.max_offset(&topic, 0), 0);
+    call(&mut peer, 320, batch(&topic), &longest).ok();
+    assert_eq!(peer.max_offset(&topic, 0), 1);
 }
 
 #[test]
@@ -125,9 +135,17 @@ fn a_malformed_batch_is_1_and_stores_nothing() {
         long_body[16..20].copy_from_slice(&i32::MAX.to_be_bytes());
         let mut negative_properties = inner(0, b"x", "");
         negative_properties[21..23].copy_from_slice(&(-1i16).to_be_bytes());
+        // A container that is compressed as a message's body may be (zlib).
+        let compressed = [
+            0x78, 0x9c, 0x63, 0x60, 0x60, 0x60, 0x10, 0x67, 0x40, 0x02, 0x8c, 0x40, 0x5c, 0x01,
+            0xc4, 0x0c,
+        ];
+        let reply = call(peer, code, batch(&topic).with("f", 1), &compressed);
+        assert_ne!(reply.code, 0, "{reply:?}");
         for bad in [
             &good[..10],
             &[],
+            &compressed,
             &negative_body,
             &long_body,
             &negative_properties,

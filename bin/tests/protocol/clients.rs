@@ -281,3 +281,30 @@ fn a_oneway_unregistration_is_done_and_not_answered() {
     assert_eq!(reply.code, 1, "{reply:?}");
     assert!(peer.request_within(Duration::from_millis(50)).is_none());
 }
+
+#[test]
+fn members_that_subscribe_differently_are_counted_and_named_in_the_log() {
+    let mut own = Own::start("conflict", "");
+    let mut first = own.place.peer(Form::Json);
+    let mut second = own.place.peer(Form::Json);
+    let count = |peer: &mut Peer| {
+        let table = peer.call(28, &Ext::none(), &[]).ok().json();
+        let text = table["table"]["ringmqSubscriptionConflicts"].as_str().expect("text").to_owned();
+        text.parse::<u64>().expect("a number")
+    };
+    beat(&mut first, &consumer_beat("c1", "Same", "T", "A", 1));
+    beat(&mut second, &consumer_beat("c2", "Same", "T", "A", 2));
+    assert_eq!(count(&mut first), 0);
+    beat(&mut second, &consumer_beat("c2", "Same", "T", "B", 3));
+    beat(&mut first, &consumer_beat("c1", "Same", "T", "A", 1));
+    assert_eq!(count(&mut first), 2);
+    beat(&mut first, &consumer_beat("c1", "Other", "U", "*", 1));
+    beat(&mut second, &consumer_beat("c1", "Other", "U", "*", 1));
+    assert_eq!(count(&mut first), 2);
+    soon("both lines in the log", || {
+        let log = own.broker.process().log_text();
+        let both =
+            ["consumer group Same: c2 subscribes otherwise", "client id c1 on two connections"];
+        both.iter().all(|line| log.contains(line)).then_some(())
+    });
+}

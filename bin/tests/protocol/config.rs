@@ -94,6 +94,13 @@ fn identity_paths_unknown_keys_and_wild_values_are_refused_and_change_nothing() 
             "noSuchKey=1",
             "brokerPermission=9",
             "fileReservedTime=never",
+            "diskMaxUsedSpaceRatio=99",
+            "diskMaxUsedSpaceRatio=5",
+            "kvConfigPath=/etc/x",
+            "configStorePath=../x",
+            "filterServerNums=1",
+            // Not cut at a blank, and not half applied: it takes a restart, and the refusal says so.
+            "messageDelayLevel=1s 5s 10s",
         ] {
             // Together with one that could be changed: all or none.
             let body = format!("deleteWhen=01\n{line}\n");
@@ -101,6 +108,9 @@ fn identity_paths_unknown_keys_and_wild_values_are_refused_and_change_nothing() 
             assert_eq!(reply.code, 16, "{line}: {reply:?}");
             let key = line.split('=').next().expect("a key");
             assert!(reply.remark().contains(key), "{line}: {reply:?}");
+            if !["brokerPermission", "fileReservedTime", "diskMaxUsedSpaceRatio"].contains(&key) {
+                assert!(reply.remark().contains("configuration file and restart"), "{reply:?}");
+            }
         }
         assert_ne!(peer.call(25, &Ext::none(), b"\xff\xfe=1").code, 0);
         assert_eq!(config(&mut peer), before);

@@ -154,6 +154,29 @@ impl Peer {
         Message::all(&reply.body)
     }
 
+    /// The lowest offset of a queue that can be read.
+    #[track_caller]
+    pub fn min_offset(&mut self, topic: &str, queue: i32) -> i64 {
+        self.call(31, &Ext::queue(topic, queue), &[]).ok().number("offset")
+    }
+
+    /// Stores a group's progress on a queue.
+    #[track_caller]
+    pub fn commit(&mut self, group: &str, topic: &str, queue: i32, offset: i64) {
+        let ext = Ext::queue(topic, queue).with("consumerGroup", group);
+        self.call(15, &ext.with("commitOffset", offset), &[]).ok();
+    }
+
+    /// A group's stored progress on a queue; `None` if there is none and the group's own rule decides.
+    #[track_caller]
+    pub fn committed(&mut self, group: &str, topic: &str, queue: i32) -> Option<i64> {
+        let reply = self.call(14, &Ext::queue(topic, queue).with("consumerGroup", group), &[]);
+        match reply.code {
+            22 => None,
+            _ => Some(reply.ok().number("offset")),
+        }
+    }
+
     /// The record at a physical offset.
     #[track_caller]
     pub fn view(&mut self, physical_offset: i64) -> Message {

@@ -182,3 +182,42 @@ fn how_far_a_group_is_is_told_queue_by_queue() {
         assert_eq!(ask(&mut peer, Some(&topic)), "{\"consumeTps\":0.0,\"offsetTable\":{}}");
     }
 }
+
+#[test]
+fn a_lag_is_never_negative_and_nobody_spoils_it_for_the_rest() {
+    let mut peer = shared().peer(Form::Json);
+    let (topic, gone, group) = (topic(2), topic(1), unique("Lag"));
+    peer.send(&topic, &[], b"x");
+    peer.send(&gone, &[], b"x");
+    // Beyond the end, backwards, on a queue that is taken away, on a topic that is deleted: of a group that is offline.
+    peer.commit(&group, &topic, 0, 1_000);
+    peer.commit(&group, &topic, 1, -7);
+    peer.commit(&group, &topic, 99, 5);
+    peer.commit(&group, &gone, 0, 1);
+    peer.call(215, &Ext::new([("topic", gone.as_str())]), &[]).ok();
+    peer.commit(&group, &gone, 0, 1);
+    let ext = Ext::new([("consumerGroup", group.as_str())]);
+    let body = peer.call(208, &ext, &[]).ok().text();
+    let row = |queue: i32| format!("\"queueId\":{queue},\"topic\":\"{topic}\"}}:{{");
+    assert_eq!(body.matches("\"queueId\"").count(), 2, "{body}");
+    assert!(body.contains(&format!("{}\"brokerOffset\":0,\"consumerOffset\":0", row(1))), "{body}");
+    if !stock() {
+        let clamped = format!("{}\"brokerOffset\":1,\"consumerOffset\":1", row(0));
+        assert!(body.contains(&clamped), "{body}");
+    }
+}
+
+#[test]
+fn a_group_that_consumes_by_broadcast_does_not_look_as_if_it_lagged() {
+    let mut peer = shared().peer(Form::Json);
+    let (topic, group) = (topic(1), unique("Broadcast"));
+    peer.send(&topic, &[], b"x");
+    let beat = consumer_beat("c", &group, &topic, "*", 1).replace("CLUSTERING", "BROADCASTING");
+    peer.call(34, &Ext::none(), beat.as_bytes()).ok();
+    let ext = Ext::new([("consumerGroup", group.as_str())]);
+    let nothing = "{\"consumeTps\":0.0,\"offsetTable\":{}}";
+    assert_eq!(peer.call(208, &ext, &[]).ok().text(), nothing);
+    if !stock() {
+        assert_eq!(peer.call(208, &ext.with("topic", &topic), &[]).ok().text(), nothing);
+    }
+}

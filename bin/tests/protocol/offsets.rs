@@ -1,7 +1,7 @@
 //! Offsets of queues (29, 30, 31, 32) and of consumers (14, 15, 43).
 
 use super::ext::Ext;
-use super::fixture::{shared, topic, unique};
+use super::fixture::{Own, shared, topic, unique};
 use super::peer::{FLAG_ONEWAY, FORMS, Form, Peer};
 
 fn number(peer: &mut Peer, code: i32, ext: &Ext, name: &str) -> i64 {
@@ -136,4 +136,17 @@ fn slaves_get_all_progress_under_bare_queue_ids() {
     assert!(body.contains(&entry), "{entry} in {body}");
     let body = peer.call(45, &Ext::none(), &[]).ok().text();
     assert!(body.starts_with("{\"offsetTable\":{") && body.ends_with("}}"), "{body}");
+}
+
+#[test]
+fn a_new_groups_own_rule_decides_where_that_is_configured() {
+    let own = Own::start("own-rule", "[topics]\nnew_groups_at_start = false\n");
+    let mut peer = own.place.peer(Form::Json);
+    peer.send("Young", &[], b"x");
+    // 22: a client begins at the end, the beginning or a time, as it was told to.
+    for (topic, queue) in [("Young", 0), ("Young", 1), ("NoSuchTopic", 0)] {
+        assert_eq!(peer.committed("G", topic, queue), None, "{topic} {queue}");
+    }
+    peer.commit("G", "Young", 0, 0);
+    assert_eq!(peer.committed("G", "Young", 0), Some(0));
 }

@@ -164,6 +164,7 @@ fn language_name(code: u8) -> &'static str {
         JAVA => "JAVA",
         CPP => "CPP",
         GO => "GO",
+        13 => "NODE_JS",
         other => panic!("these tests have no language {other}"),
     }
 }
@@ -283,6 +284,21 @@ impl Peer {
         // C++ clients cannot read another form.
         assert_eq!(frame.form, Form::Json, "the broker's own requests are JSON");
         Some(frame)
+    }
+
+    /// Answers a request of the broker.
+    pub fn respond(&mut self, to: &Frame, code: i32, ext: &Ext, body: &[u8]) {
+        let response = Request {
+            code,
+            opaque: to.opaque,
+            flag: FLAG_RESPONSE,
+            language: self.language,
+            version: self.version,
+            ext: Some(ext),
+            body,
+        };
+        let bytes = response.frame(Form::Json);
+        self.write(&bytes);
     }
 
     /// Asserts that nothing more came up to now: the next thing is the reply to something harmless.

@@ -86,9 +86,15 @@ fn where_nothing_is_made_by_itself_unknown_topics_and_groups_are_refused() {
         let reply = peer.call(310, &Ext::send("Unknown"), b"x");
         let faq = super::fixture::FAQ;
         reply.refused(17, &format!("topic[Unknown] not exist, apply first please!{faq}"));
-        // TBW102 is no template then, but those of cluster and broker are.
+        // Nothing is a template then; stock makes topics after those of cluster and broker all the same.
+        for template in ["TBW102", "DefaultCluster", "broker-a"] {
+            let reply = peer.call(310, &Ext::send("Unknown").with("c", template), b"x");
+            reply.refused(17, &format!("topic[Unknown] not exist, apply first please!{faq}"));
+        }
+        assert_eq!(peer.topic_config("Unknown"), None);
         let made = format!("Made{form:?}");
-        peer.call(310, &Ext::send(&made).with("c", "DefaultCluster"), b"x").ok();
+        peer.call(17, &Ext::create_topic(&made, 1), &[]).ok();
+        peer.send(&made, &[], b"x");
         // A retry topic is made in any case; its group is not.
         let reply = peer.call(310, &Ext::send("%RETRY%Unknown"), b"x");
         reply.refused(26, &format!("subscription group not exist, Unknown {faq}"));

@@ -80,3 +80,34 @@ fn a_nul_in_properties_is_refused() {
     assert_eq!(reply.code, 13);
     assert_eq!(peer.max_offset(&topic, 0), 0);
 }
+
+#[test]
+fn separators_within_names_and_values_mix_nothing_up() {
+    let mut peer = shared().peer(Form::Json);
+    let topic = topic(1);
+    // What a client that checks nothing makes of a value with a separator in it, of a name with one, of no name, of nothing.
+    for text in [
+        "k\u{1}a\u{2}b\u{2}TAGS\u{1}TagA\u{2}KEYS\u{1}key",
+        "n\u{1}m\u{1}v\u{2}TAGS\u{1}TagA\u{2}KEYS\u{1}key",
+        "\u{1}v\u{2}TAGS\u{1}TagA\u{2}KEYS\u{1}key",
+        "\u{2}\u{2}TAGS\u{1}TagA\u{2}\u{2}KEYS\u{1}key\u{2}\u{2}",
+        "TAGS\u{1}TagB\u{2}TAGS\u{1}TagA\u{2}KEYS\u{1}other\u{2}KEYS\u{1}key",
+    ] {
+        let reply = peer.call(310, &Ext::send(&topic).with("i", text), b"x").ok();
+        let at = reply.number("queueOffset");
+        let message = peer.pull(&topic, 0, at).remove(0);
+        assert_eq!(message.property("TAGS"), Some("TagA"), "{text:?}");
+        assert_eq!(message.property("KEYS"), Some("key"), "{text:?}");
+        let ext = Ext::pull("TOOLS_CONSUMER", &topic, 0, at).with("subscription", "TagA");
+        assert_eq!(peer.call(11, &ext, &[]).code, 0, "{text:?}");
+    }
+    let ext = Ext::new([("topic", topic.as_str()), ("key", "key"), ("maxNum", "64")])
+        .with("beginTimestamp", 0)
+        .with("endTimestamp", i64::MAX);
+    let found = super::fixture::soon("all in the index", || {
+        let reply = peer.call(12, &ext, &[]);
+        let found = super::fixture::Message::all(&reply.body).len();
+        (reply.code == 0 && found == 5).then_some(found)
+    });
+    assert_eq!(found, 5);
+}

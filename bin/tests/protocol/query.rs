@@ -144,3 +144,110 @@ fn a_record_is_shown_by_its_physical_offset_alone() {
         assert_eq!(peer.call(33, &Ext::none(), &[]).code, 1);
     }
 }
+
+#[test]
+fn keys_and_topics_of_equal_hashes_are_told_apart() {
+    // In Java's hash `Aa` and `BB` are the same, and so is whatever they begin.
+    let one = unique("Aa");
+    let other = one.replacen("Aa", "BB", 1);
+    let mut peer = shared().peer(Form::Json);
+    for (topic, key) in [(&one, "Aa"), (&one, "BB"), (&other, "Aa"), (&other, "BB")] {
+        peer.send(topic, &[("KEYS", key)], format!("{topic} {key}").as_bytes());
+    }
+    if stock() {
+        return; // It returns all four, and leaves the choice to the client.
+    }
+    for topic in [&one, &other] {
+        for key in ["Aa", "BB"] {
+            let reply = query(&mut peer, topic, key, &[]);
+            assert_eq!(bodies(&reply), [format!("{topic} {key}")]);
+            let reply = query(&mut peer, topic, key, &[("maxNum", "1")]);
+            assert_eq!(bodies(&reply), [format!("{topic} {key}")]);
+        }
+    }
+    // Many of the other kind, and newer, do not hide the one that is asked for.
+    for _ in 0..150 {
+        peer.post(310, 0, &Ext::send(&other).properties(&[("KEYS", "BB")]), b"noise");
+    }
+    for _ in 0..150 {
+        peer.reply().ok();
+    }
+    assert_eq!(bodies(&query(&mut peer, &one, "Aa", &[("maxNum", "1")])), [format!("{one} Aa")]);
+}
+
+#[test]
+fn a_message_is_found_in_the_millisecond_of_its_store_time_and_in_no_other() {
+    if stock() {
+        return; // Its index knows whole seconds.
+    }
+    let mut peer = shared().peer(Form::Json);
+    let (topic, id) = (topic(1), unique("ID"));
+    peer.send(&topic, &[("KEYS", "k"), ("UNIQ_KEY", &id)], b"now");
+    let stored = peer.pull(&topic, 0, 0)[0].stored;
+    let mut ask = |key: &str, begin: i64, end: i64, by_id: &str| {
+        let (begin, end) = (begin.to_string(), end.to_string());
+        let window = [("beginTimestamp", begin.as_str()), ("endTimestamp", end.as_str())];
+        let reply =
+            query(&mut peer, &topic, key, &[window[0], window[1], ("_UNIQUE_KEY_QUERY", by_id)]);
+        reply.code
+    };
+    assert_eq!(ask("k", stored, stored, "false"), 0);
+    assert_eq!(ask("k", stored + 1, i64::MAX, "false"), 22);
+    assert_eq!(ask("k", 0, stored - 1, "false"), 22);
+    // By its id it is found, wherever its client's clock is: five seconds ahead, for one.
+    assert_eq!(ask(&id, stored + 5_000, i64::MAX, "true"), 0);
+}
+
+#[test]
+fn each_word_of_the_keys_is_a_key_and_blanks_are_none() {
+    let mut peer = shared().peer(Form::Json);
+    let topic = topic(1);
+    let many: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
+    for keys in ["a b ", " ", "", &many.join(" ")] {
+        peer.send(&topic, &[("KEYS", keys)], keys.as_bytes());
+    }
+    indexed(&mut peer, &topic, "key-199", 1);
+    for key in ["a", "b"] {
+        assert_eq!(bodies(&query(&mut peer, &topic, key, &[])), ["a b "]);
+    }
+    for n in [0, 99, 199] {
+        assert_eq!(bodies(&query(&mut peer, &topic, &many[n], &[])), [many.join(" ")]);
+    }
+    for key in [" ", "a b "] {
+        assert_eq!(query(&mut peer, &topic, key, &[]).code, 22, "{key:?}");
+    }
+}
+
+#[test]
+fn two_messages_of_one_unique_key_are_both_stored_and_both_found() {
+    let mut peer = shared().peer(Form::Json);
+    let (topic, id) = (topic(1), unique("SAME"));
+    let ids: Vec<String> = ["one", "two"]
+        .iter()
+        .map(|body| {
+            let reply = peer.send(&topic, &[("UNIQ_KEY", &id)], body.as_bytes());
+            reply.ext("msgId").expect("an id").to_owned()
+        })
+        .collect();
+    assert_ne!(ids[0], ids[1]);
+    indexed(&mut peer, &topic, &id, 2);
+    let reply = query(&mut peer, &topic, &id, &[("_UNIQUE_KEY_QUERY", "true")]);
+    assert_eq!(bodies(&reply), ["one", "two"]);
+}
+
+#[test]
+fn a_field_that_is_missing_is_named_and_the_connection_stays() {
+    if stock() {
+        return; // It answers 1 with the name of an exception.
+    }
+    let mut peer = shared().peer(Form::Json);
+    let ext = Ext::new([("topic", "T"), ("key", "k"), ("maxNum", "64")])
+        .with("beginTimestamp", 0)
+        .with("endTimestamp", i64::MAX);
+    for field in ["topic", "key", "maxNum", "beginTimestamp", "endTimestamp"] {
+        let reply = peer.call(12, &ext.clone().without(field), &[]);
+        assert_eq!(reply.code, 1, "{reply:?}");
+        assert!(reply.remark().contains(field), "{field}: {reply:?}");
+    }
+    assert_eq!(peer.call(12, &ext, &[]).code, 22);
+}

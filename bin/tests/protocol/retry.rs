@@ -2,7 +2,7 @@
 
 use super::ext::Ext;
 use super::fixture::{FAQ, physical_offset, shared, stock, unique};
-use super::peer::{FORMS, Form, Peer};
+use super::peer::{FORMS, Peer};
 
 fn every_way(scenario: impl Fn(&mut Peer, i32)) {
     for form in FORMS {
@@ -73,14 +73,23 @@ fn a_limit_on_another_topic_is_ignored() {
 }
 
 #[test]
-fn a_delay_still_acts_on_a_dead_letter_as_in_stock() {
-    let mut peer = shared().peer(Form::Json);
-    let group = unique("R");
-    let reply = peer.call(310, &retry(&group, 16).properties(&[("DELAY", "18")]), b"x").ok();
-    let stored = peer.view(physical_offset(reply.ext("msgId").expect("an id")));
-    assert_eq!(stored.topic, "SCHEDULE_TOPIC_XXXX");
-    assert_eq!(stored.property("REAL_TOPIC"), Some(format!("%DLQ%{group}").as_str()));
-    assert_eq!(stored.property("REAL_QID"), Some("0"));
+fn a_dead_letter_is_there_at_once_whatever_delay_it_asks_for() {
+    if stock() {
+        return; // The delay acts there, on whoever reads the dead letters.
+    }
+    every_way(|peer, code| {
+        let group = unique("R");
+        let dead_topic = format!("%DLQ%{group}");
+        let ext = retry(&group, 16).properties(&[("DELAY", "18"), ("TAGS", "t")]);
+        let reply = peer.call(code, &ext.named_for(code), b"x").ok();
+        let stored = peer.view(physical_offset(reply.ext("msgId").expect("an id")));
+        assert_eq!((stored.topic.as_str(), stored.queue_id), (dead_topic.as_str(), 0));
+        assert_eq!((stored.property("DELAY"), stored.property("TAGS")), (Some("0"), Some("t")));
+        let dead = peer.pull(&dead_topic, 0, 0);
+        assert_eq!((dead.len(), dead[0].property("REAL_TOPIC")), (1, None));
+        // Anybody may read it.
+        assert_eq!(peer.topic_config(&dead_topic).expect("the topic")["perm"], 6);
+    });
 }
 
 #[test]

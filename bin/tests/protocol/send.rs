@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::ext::{BORN, Ext};
-use super::fixture::{FAQ, SOON, offset_id, physical_offset, shared, soon, stock, topic, unique};
+use super::fixture::{
+    FAQ, Own, SOON, offset_id, physical_offset, shared, soon, stock, topic, unique,
+};
 use super::peer::{FLAG_ONEWAY, FORMS, Form, Frame, Peer};
 
 /// Both codes in both forms.
@@ -78,18 +80,25 @@ fn topic_names_are_refused_in_stocks_order_with_its_words() {
         "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$";
     let long = "The specified topic is longer than topic max length.";
     every_way(|peer, code| {
-        let mut refused = |name: &str, remark: &str| {
+        let refused = |peer: &mut Peer, name: &str, remark: &str| {
             // A queue id that would be refused, too, by a later check.
             let ext = Ext::send(name).with("e", 99);
             try_send(peer, code, ext, b"x").refused(1, remark);
         };
-        refused("", blank);
-        refused(" \t", blank);
-        refused("a b", illegal);
-        refused("a.b", illegal);
-        refused("主题", illegal);
-        refused(&format!("{}!", "x".repeat(130)), illegal);
-        refused(&"x".repeat(128), long);
+        refused(peer, "", blank);
+        refused(peer, " \t", blank);
+        refused(peer, "a b", illegal);
+        refused(peer, "a.b", illegal);
+        refused(peer, "主题", illegal);
+        refused(peer, &format!("{}!", "x".repeat(130)), illegal);
+        for path in ["a/b", "../x", "..", "/", "\\", "a\0b", ".", "~"] {
+            refused(peer, path, illegal);
+        }
+        for length in [128, 255, 256, 70_000] {
+            if length < 32_768 || peer.form == Form::Json {
+                refused(peer, &"x".repeat(length), long);
+            }
+        }
         try_send(peer, code, Ext::send("x").without("b"), b"x").refused(1, blank);
         let longest = format!("{}{}", unique("L"), "x".repeat(127));
         try_send(peer, code, Ext::send(&longest[..127]), b"x").ok();
@@ -422,4 +431,71 @@ fn numbers_and_booleans_that_cpp_does_not_quote_are_read() {
     let reply = peer.reply().ok();
     assert_eq!((reply.opaque, reply.number("queueId")), (77, 2));
     assert_eq!(peer.pull(&topic, 2, 0)[0].property("TAGS"), Some("t"));
+}
+
+#[test]
+fn the_size_limit_is_the_configured_one_and_the_refusal_names_it() {
+    const LIMIT: usize = 1 << 20;
+    let own = Own::start("limit", "[limits]\nmessage_bytes = 1048576\n");
+    let mut peer = own.place.peer(Form::Binary);
+    let body = vec![b'x'; LIMIT + 1];
+    try_send(&mut peer, 310, Ext::send("Limit"), &body[..LIMIT]).ok();
+    let remark = "the message is illegal, maybe msg body or properties length not matched. msg body length limit 1048576B, msg properties length limit 32KB.";
+    try_send(&mut peer, 310, Ext::send("Limit"), &body).refused(13, remark);
+    assert_eq!(peer.max_offset("Limit", 0), 1);
+}
+
+#[test]
+fn refused_sends_leave_no_hole_among_the_offsets_of_the_others() {
+    let mut peer = shared().peer(Form::Json);
+    let topic = topic(1);
+    let long_body = vec![b'x'; (4 << 20) + 1];
+    let long_value = "v".repeat(40_000);
+    let batch = |length: i32| {
+        let mut item: Vec<u8> =
+            [23, 0, 0, 0, length].iter().flat_map(|int: &i32| int.to_be_bytes()).collect();
+        item.extend_from_slice(b"x\0\0");
+        item
+    };
+    let mut expected = 0;
+    for round in 0..3 {
+        for (code, ext, body) in [
+            (310, Ext::send(&topic), long_body.as_slice()),
+            (310, Ext::send(&topic).properties(&[("k", &long_value)]), b"x"),
+            (320, Ext::send(&topic).with("m", "true"), &batch(1_000)),
+            (320, Ext::send(&topic).with("m", "true"), &batch(-1)),
+            (320, Ext::send(&topic).with("m", "true"), &batch(i32::MAX)),
+            (320, Ext::send(&topic).with("m", "true").properties(&[("DELAY", "3")]), &batch(1)),
+        ] {
+            let reply = peer.call(code, &ext, body);
+            assert!([1, 13].contains(&reply.code), "{reply:?}");
+            let good = peer.send(&topic, &[], format!("{expected}").as_bytes());
+            assert_eq!(good.number("queueOffset"), expected, "round {round}");
+            expected += 1;
+        }
+    }
+    let texts: Vec<String> = peer.pull(&topic, 0, 0).iter().map(|m| m.text()).collect();
+    assert_eq!(texts, (0..expected).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_topic_of_traces_is_there_from_the_start_where_it_is_wanted() {
+    let own = Own::start("trace", "[topics]\ntrace = true\nauto_create = false\n");
+    let mut namesrv = Peer::open(own.place.namesrv, Form::Json);
+    let ask = Ext::new([("topic", "RMQ_SYS_TRACE_TOPIC")]);
+    let route = soon("the route of the trace topic", || {
+        let reply = namesrv.call(105, &ask, &[]);
+        (reply.code == 0).then(|| reply.json())
+    });
+    assert_eq!(route["queueDatas"][0]["writeQueueNums"], 1);
+    let mut peer = own.place.peer(Form::Json);
+    // A trace names all messages it tells of as its keys.
+    let ids = ["7F0000010001", "7F0000010002", "order-17"];
+    peer.send("RMQ_SYS_TRACE_TOPIC", &[("KEYS", &ids.join(" "))], b"Pub");
+    for id in ids {
+        let ext = Ext::new([("topic", "RMQ_SYS_TRACE_TOPIC"), ("key", id), ("maxNum", "64")])
+            .with("beginTimestamp", 0)
+            .with("endTimestamp", i64::MAX);
+        assert_eq!(peer.call(12, &ext, &[]).code, 0, "{id}");
+    }
 }

@@ -215,3 +215,52 @@ fn a_oneway_send_back_is_done_and_not_answered() {
     soon("the dead letter", || (peer.max_offset(&format!("%DLQ%{group}"), 0) == 1).then_some(()));
     peer.quiet();
 }
+
+#[test]
+fn the_number_of_retries_decides_between_a_later_try_and_the_dead_letters() {
+    let mut peer = shared().peer(Form::Json);
+    let group = unique("Matrix");
+    let (retry_topic, dead_topic) = (format!("%RETRY%{group}"), format!("%DLQ%{group}"));
+    let topic = topic(1);
+    for (times, level, limit, dead) in [
+        (0, 0, None, false),
+        (15, 0, None, false),
+        (16, 0, None, true),
+        (17, 5, None, true),
+        (0, -1, None, true),
+        (0, -99, None, true),
+        (0, 99, None, false),
+        (0, 0, Some(0), true),
+        (3, 0, Some(4), false),
+    ] {
+        let ext = Ext::send(&topic).with("j", times);
+        let reply = peer.call(310, &ext, b"x").ok();
+        let offset = physical_offset(reply.ext("msgId").expect("an id"));
+        let mut ext = back(&group, offset, level);
+        if let Some(limit) = limit {
+            ext = ext.with("maxReconsumeTimes", limit);
+        }
+        let before = peer.max_offset(&dead_topic, 0);
+        peer.call(36, &ext, &[]).ok();
+        if dead {
+            soon("the dead letter", || {
+                (peer.max_offset(&dead_topic, 0) == before + 1).then_some(())
+            });
+        } else {
+            let level = if level == 0 { 3 + times } else { level }.min(18);
+            // The one before it may be the last for a moment.
+            soon("the retry in the delay topic", || {
+                let last = scheduled(&mut peer, level, &retry_topic);
+                (last.reconsume_times == times + 1).then_some(())
+            });
+            assert_eq!(peer.max_offset(&dead_topic, 0), before);
+        }
+    }
+    // A group that takes no retries at all.
+    let none = unique("Never");
+    let body = format!("{{\"groupName\":\"{none}\",\"retryMaxTimes\":0}}");
+    peer.call(200, &Ext::none(), body.as_bytes()).ok();
+    let first = original(&mut peer);
+    peer.call(36, &back(&none, first.physical_offset, 0), &[]).ok();
+    soon("the dead letter", || (peer.max_offset(&format!("%DLQ%{none}"), 0) == 1).then_some(()));
+}

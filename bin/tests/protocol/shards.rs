@@ -1,7 +1,7 @@
 //! Several shards in one process: each is a broker of its own.
 
 use super::ext::Ext;
-use super::fixture::{Own, Place};
+use super::fixture::{Own, Place, consumer_beat};
 use super::peer::{Form, Peer};
 use crate::support::Options;
 
@@ -38,4 +38,24 @@ fn a_topic_that_is_made_on_one_shard_is_on_that_one_alone() {
     assert!(peers[0].group_config("One").is_some() && peers[1].group_config("One").is_none());
     let body = peers[1].call(202, &Ext::new([("topic", "Global")]), &[]).ok().text();
     assert!(body.contains(&format!("\"brokerName\":\"{}\"", own.broker.shard_name(1))), "{body}");
+}
+
+#[test]
+fn every_shard_tells_the_members_of_a_group_in_the_order_in_which_they_came() {
+    let own = Own::start_with("members", Options { shards: 2, ..Options::default() });
+    let places = [Place::of(&own.broker, 0), Place::of(&own.broker, 1)];
+    let ids = ["c3", "c1", "c2"];
+    let mut peers: Vec<[Peer; 2]> = Vec::new();
+    for id in ids {
+        let mut pair = places.map(|place| place.peer(Form::Json));
+        for peer in &mut pair {
+            let beat = consumer_beat(id, "Members", "T", "*", 1);
+            peer.call(34, &Ext::none(), beat.as_bytes()).ok();
+        }
+        peers.push(pair);
+    }
+    for peer in &mut peers[0] {
+        let reply = peer.call(38, &Ext::new([("consumerGroup", "Members")]), &[]).ok();
+        assert_eq!(reply.json()["consumerIdList"], serde_json::json!(ids));
+    }
 }

@@ -187,9 +187,8 @@ fn a_deleted_topic_is_gone_and_starts_over_when_it_is_made_again() {
         assert_eq!(peer.topic_config(&topic), None);
         assert_eq!(peer.call(11, &Ext::pull("TOOLS_CONSUMER", &topic, 0, 0), &[]).code, 17);
         assert_eq!(peer.max_offset(&topic, 0), 0);
-        // Consumers' offsets stay.
-        let ask = Ext::queue(&topic, 0).with("consumerGroup", &group);
-        assert_eq!(peer.call(14, &ask, &[]).ok().number("offset"), 3);
+        // So is the groups' progress: it would lie beyond what comes. Stock keeps it.
+        assert_eq!(peer.committed(&group, &topic, 0), Some(if stock() { 3 } else { 0 }));
         let reply = peer.send(&topic, &[], b"new");
         assert_eq!(reply.number("queueOffset"), 0);
         let messages = peer.pull(&topic, 0, 0);
@@ -272,5 +271,71 @@ fn a_5x_tool_gets_one_topics_settings() {
         let unknown = unique("Unknown");
         let reply = peer.call(351, &Ext::new([("topic", unknown.as_str())]), &[]);
         assert_eq!(reply.code, 17, "{reply:?}");
+    }
+}
+
+#[test]
+fn a_group_consumes_all_of_a_topic_that_was_deleted_and_made_again() {
+    if stock() {
+        return; // It keeps the progress, and the group skips what is there when it comes.
+    }
+    let mut peer = shared().peer(Form::Json);
+    let (topic, group) = (topic(1), unique("Again"));
+    for _ in 0..20 {
+        peer.send(&topic, &[], b"old");
+    }
+    peer.commit(&group, &topic, 0, 20);
+    peer.call(215, &Ext::new([("topic", topic.as_str())]), &[]).ok();
+    // A consumer that was not stopped stores its progress on and on.
+    peer.commit(&group, &topic, 0, 20);
+    // Made by an administrator, or by the first send.
+    for made_by_send in [false, true] {
+        if !made_by_send {
+            peer.call(17, &Ext::create_topic(&topic, 1), &[]).ok();
+        }
+        for n in 0..10 {
+            peer.send(&topic, &[], format!("{n}").as_bytes());
+        }
+        assert_eq!(peer.committed(&group, &topic, 0), Some(0));
+        assert_eq!(peer.pull(&topic, 0, 0).len(), 10);
+        let stats = Ext::new([("consumerGroup", group.as_str()), ("topic", topic.as_str())]);
+        let body = peer.call(208, &stats, &[]).ok().text();
+        assert!(body.contains("\"brokerOffset\":10,\"consumerOffset\":0,"), "{body}");
+        peer.commit(&group, &topic, 0, 10);
+        peer.call(215, &Ext::new([("topic", topic.as_str())]), &[]).ok();
+        peer.commit(&group, &topic, 0, 20);
+    }
+    // Progress that a topic's messages are there for outlives its entry in the table.
+    let kept = super::fixture::topic(1);
+    peer.send(&kept, &[], b"x");
+    peer.commit(&group, &kept, 0, 1);
+    peer.call(17, &Ext::create_topic(&kept, 2), &[]).ok();
+    assert_eq!(peer.committed(&group, &kept, 0), Some(1));
+}
+
+#[test]
+fn what_waits_in_queues_that_are_taken_away_stays_and_comes_back_with_them() {
+    let mut peer = shared().peer(Form::Json);
+    let (topic, group) = (topic(8), unique("Shrink"));
+    for queue in 0..8 {
+        peer.call(310, &Ext::send(&topic).with("e", queue), format!("{queue}").as_bytes()).ok();
+        peer.commit(&group, &topic, queue, 1);
+    }
+    let set = |peer: &mut Peer, read: i32, write: i32| {
+        let ext = Ext::create_topic(&topic, read).with("writeQueueNums", write);
+        peer.call(17, &ext, &[]).ok();
+    };
+    set(&mut peer, 8, 4);
+    for queue in 0..8 {
+        assert_eq!(peer.pull(&topic, queue, 0)[0].text(), queue.to_string());
+    }
+    set(&mut peer, 4, 4);
+    let ext = Ext::pull("TOOLS_CONSUMER", &topic, 5, 0);
+    assert_eq!(peer.call(11, &ext, &[]).code, 1);
+    set(&mut peer, 8, 8);
+    for queue in 0..8 {
+        assert_eq!(peer.pull(&topic, queue, 0)[0].text(), queue.to_string());
+        assert_eq!(peer.committed(&group, &topic, queue), Some(1));
+        assert_eq!(peer.max_offset(&topic, queue), 1);
     }
 }

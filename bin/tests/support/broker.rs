@@ -47,6 +47,10 @@ pub struct Options {
     pub config: String,
     /// File operations that fail, in the words of `RINGMQ_TEST_FAULTS`; for RingMQ alone.
     pub faults: String,
+    /// Name servers to register at before its own; for RingMQ alone.
+    pub more_namesrvs: Vec<String>,
+    /// More of the command line; for RingMQ alone.
+    pub args: Vec<String>,
 }
 
 impl Default for Options {
@@ -59,6 +63,8 @@ impl Default for Options {
             store_keys: String::new(),
             config: String::new(),
             faults: String::new(),
+            more_namesrvs: Vec::new(),
+            args: Vec::new(),
         }
     }
 }
@@ -76,7 +82,7 @@ impl NameServer {
         NameServer::start_at(target, dir, ports::single())
     }
 
-    fn start_at(target: Target, dir: &Path, port: u16) -> NameServer {
+    pub fn start_at(target: Target, dir: &Path, port: u16) -> NameServer {
         std::fs::create_dir_all(dir).expect("a directory for the name server");
         let address = loopback(port);
         let command = match target {
@@ -233,8 +239,9 @@ impl Broker {
     fn ringmq_command(&self) -> Command {
         let config = self.dir.join("ringmq.toml");
         let body = format!(
-            "[broker]\nname = \"{}\"\n\n[store]\nsegment_bytes = {}\n{}\n\n{}",
+            "[broker]\nname = \"{}\"\nnamesrv = {:?}\n\n[store]\nsegment_bytes = {}\n{}\n\n{}",
             self.options.name,
+            self.options.more_namesrvs,
             self.options.segment_bytes,
             self.options.store_keys,
             self.options.config
@@ -248,10 +255,13 @@ impl Broker {
         c.args(["--shards", &self.shards().to_string()]);
         c.args(["--durability", self.options.durability]);
         c.env("RINGMQ_TEST_FAULTS", &self.options.faults);
+        c.args(&self.options.args);
         if self.with_namesrv {
             c.args(["--namesrv-listen", &self.namesrv.to_string()]);
         } else {
-            c.args(["--namesrv", &self.namesrv.to_string()]);
+            let mut namesrvs = self.options.more_namesrvs.clone();
+            namesrvs.push(self.namesrv.to_string());
+            c.args(["--namesrv", &namesrvs.join(";")]);
         }
         c
     }
