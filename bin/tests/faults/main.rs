@@ -4,7 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod checker;
 mod crash_image;
+mod delivery;
 mod disk;
 mod malformed;
 mod power_cut;

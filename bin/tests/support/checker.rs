@@ -332,7 +332,7 @@ pub fn scan(
 }
 
 /// RocketMQ's body CRC: CRC-32 (IEEE), 31 bits of it.
-fn crc32(bytes: &[u8]) -> u32 {
+pub fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for byte in bytes {
         crc = TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ (crc >> 8);

@@ -11,6 +11,7 @@
 pub mod broker;
 pub mod checker;
 pub mod client;
+pub mod forged;
 pub mod fuse;
 pub mod image;
 pub mod journal;
