@@ -59,6 +59,9 @@ pub struct ConfigArgs {
     /// Log level, or directives such as `info,ringmq_net=debug`.
     #[arg(long, value_name = "LEVEL", env = "RINGMQ_LOG")]
     pub log_level: Option<String>,
+    /// Address and port of /metrics, /healthz and /readyz, such as 127.0.0.1:5557 (default: not served).
+    #[arg(long, value_name = "HOST:PORT", env = "RINGMQ_METRICS_LISTEN")]
+    pub metrics_listen: Option<String>,
 }
 
 /// Flags of a process that holds shards.

@@ -11,6 +11,7 @@ pub mod config;
 pub mod log_tool;
 pub mod logging;
 pub mod memory;
+pub mod metrics;
 pub mod namesrv;
 pub mod preflight;
 pub mod process;

@@ -43,9 +43,20 @@ pub struct LogGuard {
 }
 
 impl LogGuard {
-    /// Lines dropped so far because the queue was full.
-    pub fn dropped_lines(&self) -> u64 {
-        self.queue.shared.dropped_total.load(Ordering::Relaxed)
+    /// Tells how many lines were dropped; also to other threads.
+    pub fn dropped(&self) -> DroppedLines {
+        DroppedLines(Arc::clone(&self.queue.shared))
+    }
+}
+
+/// Counts lines that were dropped because the queue was full.
+#[derive(Clone)]
+pub struct DroppedLines(Arc<Shared>);
+
+impl DroppedLines {
+    /// So far.
+    pub fn count(&self) -> u64 {
+        self.0.dropped_total.load(Ordering::Relaxed)
     }
 }
 

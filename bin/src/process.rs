@@ -15,8 +15,9 @@ use crate::check;
 use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Machine, NamesrvPlan, Settings, ShardPlan};
 use crate::log_tool::{self, LogToolError};
-use crate::logging::{self, LoggingError};
+use crate::logging::{self, DroppedLines, LoggingError};
 use crate::memory;
+use crate::metrics::{self, MetricsError, MetricsServer, Probe, Stage};
 use crate::namesrv::{Namesrv, NamesrvConfig};
 use crate::preflight::{self, Outcome};
 use crate::quick;
@@ -41,6 +42,9 @@ pub enum ProcessError {
     /// A pre-flight check failed; each failure has been printed.
     #[error("not started: {0} of the start-up checks failed; `ringmq check` runs them alone")]
     Preflight(usize),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// Signals cannot be received.
     #[error("signal handlers: {0}: check the limit on threads")]
     Signals(std::io::Error),
@@ -62,6 +66,10 @@ pub struct Duty {
     pub connections_max: u64,
     /// The settings of the process.
     pub settings: Arc<Settings>,
+    /// How those who watch see the shard.
+    pub probe: Option<Arc<Probe>>,
+    /// How they see the name server.
+    pub namesrv_probe: Option<Arc<Probe>>,
 }
 
 /// The program: parses the command line, runs it, prints what went wrong.
@@ -107,7 +115,8 @@ fn run(command: Command) -> Result<ExitCode, ProcessError> {
 
 /// Runs until asked to stop.
 fn serve(settings: Settings) -> Result<(), ProcessError> {
-    let _log = logging::init(&settings.config.log)?;
+    let started = metrics::Process::now();
+    let log = logging::init(&settings.config.log)?;
     logging::abort_on_panic();
     memory::keep_freed_blocks();
     check_first(&settings)?;
@@ -122,10 +131,39 @@ fn serve(settings: Settings) -> Result<(), ProcessError> {
         stall: Duration::from_millis(settings.config.reactor.stall_ms),
     };
     log_plan(&settings);
-    let reactors = spawn_reactors(seats(settings), &options, &stop, work)?;
+    let watched = watched(&settings, log.dropped(), started).map_err(MetricsError::Start)?;
+    let server = match settings.metrics {
+        Some(listen) => Some(MetricsServer::start(listen, watched.clone())?),
+        None => None,
+    };
+    let reactors = spawn_reactors(seats(settings, &watched), &options, &stop, work)?;
+    if let Some(server) = &server {
+        server.watch(reactors.watch());
+    }
     reactors.join()?;
+    drop(server);
     info!("stopped");
     Ok(())
+}
+
+/// What is watched of this process, whether anybody watches or not.
+fn watched(
+    settings: &Settings,
+    dropped: DroppedLines,
+    started: f64,
+) -> std::io::Result<metrics::Process> {
+    let probe = |shard: &ShardPlan| match settings.metrics {
+        Some(_) => Probe::new(shard.index, &shard.name).map(Arc::new),
+        None => Ok(Arc::new(Probe::unwatched(shard.index, &shard.name))),
+    };
+    Ok(metrics::Process {
+        level: settings.config.durability.level.name(),
+        dropped,
+        started,
+        unhealthy: Duration::from_millis(settings.config.metrics.unhealthy_ms),
+        probes: settings.shards.iter().map(probe).collect::<Result<_, _>>()?,
+        namesrv: settings.namesrv.as_ref().map(|_| Arc::new(Probe::unwatched(0, "name server"))),
+    })
 }
 
 /// The pre-flight: warnings go to the log, failures to the user.
@@ -163,12 +201,14 @@ fn log_plan(settings: &Settings) {
 }
 
 /// One reactor per shard, the name server beside shard 0; or one reactor for the name server alone.
-fn seats(settings: Settings) -> Vec<Seat<Duty>> {
+fn seats(settings: Settings, watched: &metrics::Process) -> Vec<Seat<Duty>> {
     let connections_max = preflight::connections_per_shard(&settings);
     let settings = Arc::new(settings);
+    let namesrv_probe = watched.namesrv.clone();
     if settings.shards.is_empty() {
+        let namesrv = settings.namesrv.clone();
         let duty =
-            Duty { shard: None, namesrv: settings.namesrv.clone(), connections_max, settings };
+            Duty { shard: None, namesrv, connections_max, settings, probe: None, namesrv_probe };
         return vec![Seat { name: "namesrv".to_owned(), load: duty }];
     }
     let seat = |shard: &ShardPlan| {
@@ -178,6 +218,8 @@ fn seats(settings: Settings) -> Vec<Seat<Duty>> {
             namesrv,
             connections_max,
             settings: Arc::clone(&settings),
+            probe: watched.probes.get(shard.index as usize).cloned(),
+            namesrv_probe: namesrv_probe.clone(),
         };
         Seat { name: shard.name.clone(), load: duty }
     };
@@ -190,6 +232,12 @@ async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
         Some(plan) => Some(start_namesrv(plan, duty.connections_max).await?),
         None => None,
     };
+    let stage = |stage| {
+        if let Some(probe) = duty.namesrv_probe.as_ref().filter(|_| duty.namesrv.is_some()) {
+            probe.set_stage(stage);
+        }
+    };
+    stage(Stage::Serving);
     let outcome = match &duty.shard {
         Some(plan) => serve_shard(&reactor, &duty, plan).await,
         None => {
@@ -201,6 +249,7 @@ async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
         // Last of all, so that every shard of this process can leave it in order.
         let drain = &duty.settings.config.drain;
         reactor.others_ended(Duration::from_millis(drain.exit_ms / 2)).await;
+        stage(Stage::Stopping);
         namesrv.drain(NAMESRV_DRAIN).await;
     }
     outcome
@@ -214,5 +263,7 @@ async fn start_namesrv(plan: &NamesrvPlan, connections_max: u64) -> Result<Names
 
 /// The life of one shard.
 async fn serve_shard(reactor: &Reactor, duty: &Duty, plan: &ShardPlan) -> Result<(), String> {
-    broker::run_shard(reactor, &duty.settings, plan, duty.connections_max).await
+    let probe = duty.probe.clone();
+    let probe = probe.unwrap_or_else(|| Arc::new(Probe::unwatched(plan.index, &plan.name)));
+    broker::run_shard(reactor, &duty.settings, plan, duty.connections_max, &probe).await
 }

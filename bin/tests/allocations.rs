@@ -15,6 +15,7 @@ use clap::Parser;
 use ringmq::broker::run_shard;
 use ringmq::cli::{Cli, Command};
 use ringmq::config::{Machine, Settings};
+use ringmq::metrics::Probe;
 use ringmq::reactor::{Reactor, ReactorOptions, Seat, Stop, spawn_reactors};
 
 /// Allocations of threads that have marked themselves.
@@ -95,7 +96,8 @@ fn a_running_shard_allocates_less_than_once_in_twenty_messages() {
         async |reactor: Reactor, settings: Arc<Settings>| {
             COUNTS.set(true);
             let plan = settings.shards[0].clone();
-            run_shard(&reactor, &settings, &plan, 1000).await
+            let probe = Arc::new(Probe::unwatched(0, "counted"));
+            run_shard(&reactor, &settings, &plan, 1000, &probe).await
         },
     )
     .expect("reactors");

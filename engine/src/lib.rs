@@ -9,3 +9,4 @@ pub mod queue;
 pub mod retention;
 pub mod shard;
 pub mod store;
+pub mod times;

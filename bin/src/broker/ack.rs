@@ -3,17 +3,20 @@
 //! One queue per shard, in log order, so that a completed write answers everything it covers from the front: no
 //! task, no timer and no allocation per send.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ringmq_engine::shard::Queue;
 use ringmq_engine::state::saver::{SaveStatus, SaveTicket};
 use ringmq_net::code::response;
 use ringmq_net::frame::SerializeType;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
 use ringmq_net::reply::{ExtValue, ReplyHead, StoredReplies, StoredReply, encode_reply};
 use ringmq_net::server::Conn;
+
+use super::slow::SlowSend;
 
 /// How far a send has come. Told to every producer as ext field `ackLevel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +30,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// All of them, the weakest first.
+    pub const ALL: [Level; 3] = [Level::Memory, Level::Write, Level::Sync];
+
     /// The text of `ackLevel`.
     pub fn name(self) -> &'static str {
         match self {
@@ -47,8 +53,8 @@ pub(super) struct Ack {
     pub(super) opaque: i32,
     /// The request's serialization.
     pub(super) serialize: SerializeType,
-    /// When to give up waiting, milliseconds of the reactor's clock.
-    pub(super) deadline_ms: i64,
+    /// When it was received, microseconds of the reactor's clock.
+    pub(super) received_us: i64,
     /// The topic is new, and this save of it is still to become durable.
     pub(super) unsaved: Option<SaveTicket>,
     /// What is told on success.
@@ -73,22 +79,79 @@ pub(super) struct Sent {
     pub(super) physical_offset: u64,
     /// The joined message ids of a batch; `None` for one message.
     pub(super) batch_ids: Option<Box<str>>,
+    /// Where it was sent to.
+    pub(super) queue: Rc<Queue>,
 }
+
+/// The codes of answers that tell a level.
+const CODES: [i32; 3] =
+    [response::SUCCESS, response::FLUSH_DISK_TIMEOUT, response::FLUSH_SLAVE_TIMEOUT];
 
 /// The sends that wait, and what every answer repeats.
 pub(super) struct Acks {
     waiting: RefCell<VecDeque<Ack>>,
     /// Sends that have the level beside them and wait for their topic to be saved: see [`Acks::answer_unsaved`].
     unsaved: RefCell<Vec<(Ack, Level)>>,
+    /// Answers by level and code, for metrics.
+    answers: [[Cell<u64>; CODES.len()]; Level::ALL.len()],
+    /// A send that took longer than this is slow, microseconds.
+    slow_us: i64,
+    slow_count: Cell<u64>,
+    /// The slowest of those that were answered since somebody asked.
+    slow: RefCell<Option<SlowSend>>,
     store_host: SocketAddr,
     replies: StoredReplies,
 }
 
 impl Acks {
-    /// Nothing waits. `store_host` is the address inside message ids.
-    pub(super) fn new(store_host: SocketAddr, region: &str, trace_on: bool) -> Self {
-        let (waiting, unsaved) = (RefCell::default(), RefCell::default());
-        Acks { waiting, unsaved, store_host, replies: StoredReplies::new(region, trace_on) }
+    /// Nothing waits. `store_host` is the address inside message ids; a send that takes longer than `slow_us` is slow.
+    pub(super) fn new(store_host: SocketAddr, region: &str, trace_on: bool, slow_us: i64) -> Self {
+        Acks {
+            waiting: RefCell::default(),
+            unsaved: RefCell::default(),
+            answers: Default::default(),
+            slow_us,
+            slow_count: Cell::new(0),
+            slow: RefCell::default(),
+            store_host,
+            replies: StoredReplies::new(region, trace_on),
+        }
+    }
+
+    /// How often each level was told, with which code.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (Level, i32, u64)> {
+        Level::ALL.into_iter().zip(&self.answers).flat_map(|(level, counts)| {
+            CODES.into_iter().zip(counts).map(move |(code, count)| (level, code, count.get()))
+        })
+    }
+
+    /// Slow sends so far.
+    pub(super) fn slow_count(&self) -> u64 {
+        self.slow_count.get()
+    }
+
+    /// The slowest send that was answered since the last call, if one was slow.
+    pub(super) fn take_slow(&self) -> Option<SlowSend> {
+        self.slow.borrow_mut().take()
+    }
+
+    /// Keeps a send that was just answered if it was slow. Those that wait longest are answered first, so the first is the slowest.
+    fn note_slow(&self, ack: Ack, now_us: i64, code: i32, level: Level) {
+        if now_us - ack.received_us <= self.slow_us {
+            return;
+        }
+        let AckOf::Send(sent) = ack.stored else { return };
+        self.slow_count.set(self.slow_count.get() + 1);
+        let slow = SlowSend {
+            sent,
+            end: ack.end,
+            conn: ack.conn,
+            received_us: ack.received_us,
+            released_us: now_us,
+            code,
+            level,
+        };
+        self.slow.borrow_mut().get_or_insert(slow);
     }
 
     /// What all answers to sends repeat.
@@ -106,10 +169,17 @@ impl Acks {
         self.waiting.borrow_mut().push_back(ack);
     }
 
-    /// Answers success to all that end at or before `reached`, but to those whose topic is still to be saved; returns how many.
-    pub(super) fn release(&self, reached: u64, level: Level) -> usize {
+    /// Answers success to all that end at or before `reached`, but to those whose topic is still to be saved. `took` is told how many
+    /// microseconds how many of them took: those of one receive are told together.
+    pub(super) fn release(
+        &self,
+        reached: u64,
+        level: Level,
+        now_us: i64,
+        mut took: impl FnMut(u64, u32),
+    ) {
         let mut waiting = self.waiting.borrow_mut();
-        let mut released = 0;
+        let mut run = (now_us, 0);
         while waiting.front().is_some_and(|ack| ack.end <= reached) {
             let Some(ack) = waiting.pop_front() else { break };
             if ack.unsaved.is_some() {
@@ -117,46 +187,73 @@ impl Acks {
                 continue;
             }
             self.answer(&ack, response::SUCCESS, None, level);
-            released += 1;
+            if ack.received_us != run.0 && run.1 > 0 {
+                took(u64::try_from(now_us - run.0).unwrap_or(0), run.1);
+                run.1 = 0;
+            }
+            run = (ack.received_us, run.1 + 1);
+            self.note_slow(ack, now_us, response::SUCCESS, level);
         }
-        released
+        if run.1 > 0 {
+            took(u64::try_from(now_us - run.0).unwrap_or(0), run.1);
+        }
     }
 
-    /// Answers those that waited for their topic to be saved: success when it is; FLUSH_DISK_TIMEOUT when saving fails or takes
-    /// too long, for a crash would make the message unreadable until somebody makes the topic again. Returns how many.
+    /// Answers those that waited for their topic to be saved: success when it is; FLUSH_DISK_TIMEOUT when saving fails or they were
+    /// received at or before `since_us`, for a crash would make the message unreadable until somebody makes the topic again. `took`
+    /// is told as in [`Acks::release`]. Returns how many.
     pub(super) fn answer_unsaved(
         &self,
-        now_ms: i64,
+        since_us: i64,
+        now_us: i64,
         status: impl Fn(SaveTicket) -> SaveStatus,
+        mut took: impl FnMut(u64, u32),
     ) -> usize {
-        let mut unsaved = self.unsaved.borrow_mut();
+        let unsaved = self.unsaved.take();
         let before = unsaved.len();
-        unsaved.retain(|(ack, level)| {
+        let mut pending = Vec::new();
+        for (ack, level) in unsaved {
+            let mut code = response::FLUSH_DISK_TIMEOUT;
             match ack.unsaved.map(&status) {
-                Some(SaveStatus::Pending) if ack.deadline_ms > now_ms => return true,
-                None | Some(SaveStatus::Saved) => self.answer(ack, response::SUCCESS, None, *level),
-                Some(SaveStatus::Pending) => {
-                    self.answer(ack, response::FLUSH_DISK_TIMEOUT, None, *level);
+                Some(SaveStatus::Pending) if ack.received_us > since_us => {
+                    pending.push((ack, level));
+                    continue;
                 }
+                None | Some(SaveStatus::Saved) => {
+                    code = response::SUCCESS;
+                    self.answer(&ack, code, None, level);
+                }
+                Some(SaveStatus::Pending) => self.answer(&ack, code, None, level),
                 Some(SaveStatus::Failing(why)) => {
                     let why = format!("the message is stored, its new topic not saved yet: {why}");
-                    self.answer(ack, response::FLUSH_DISK_TIMEOUT, Some(&why), *level);
+                    self.answer(&ack, code, Some(&why), level);
                 }
             }
-            false
-        });
-        before - unsaved.len()
+            took(u64::try_from(now_us - ack.received_us).unwrap_or(0), 1);
+            self.note_slow(ack, now_us, code, level);
+        }
+        let answered = before - pending.len();
+        *self.unsaved.borrow_mut() = pending;
+        answered
     }
 
-    /// Answers FLUSH_DISK_TIMEOUT to all that have waited too long, with the level that was reached: the messages are
-    /// in the log, as far as that level goes.
-    pub(super) fn expire(&self, now_ms: i64, written: u64) -> usize {
+    /// Answers FLUSH_DISK_TIMEOUT to all that were received at or before `since_us`, with the level that was reached: the messages
+    /// are in the log, as far as that level goes. `took` is told as in [`Acks::release`].
+    pub(super) fn expire(
+        &self,
+        since_us: i64,
+        now_us: i64,
+        written: u64,
+        mut took: impl FnMut(u64, u32),
+    ) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         let mut expired = 0;
-        while waiting.front().is_some_and(|ack| ack.deadline_ms <= now_ms) {
+        while waiting.front().is_some_and(|ack| ack.received_us <= since_us) {
             let Some(ack) = waiting.pop_front() else { break };
             let level = if ack.end <= written { Level::Write } else { Level::Memory };
             self.answer(&ack, response::FLUSH_DISK_TIMEOUT, None, level);
+            took(u64::try_from(now_us - ack.received_us).unwrap_or(0), 1);
+            self.note_slow(ack, now_us, response::FLUSH_DISK_TIMEOUT, level);
             expired += 1;
         }
         expired
@@ -164,8 +261,11 @@ impl Acks {
 
     /// The log has failed: what waits is answered now. A message that was written but not flushed is stored at level
     /// `write` (10); one that was not written is refused (14), so that a producer tries another broker.
-    pub(super) fn fail(&self, written: u64, why: &str) {
+    ///
+    /// Returns how many were refused.
+    pub(super) fn fail(&self, written: u64, why: &str) -> u64 {
         let mut waiting = self.waiting.borrow_mut();
+        let mut refused = 0;
         while let Some(ack) = waiting.pop_front() {
             if ack.end <= written {
                 self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
@@ -176,8 +276,10 @@ impl Acks {
                     AckOf::SendBack => (response::SYSTEM_ERROR, &[][..]),
                 };
                 reply(&ack, code, Some(why), ext);
+                refused += 1;
             }
         }
+        refused
     }
 
     /// Encodes one answer about something stored into the connection's gather buffer.
@@ -191,6 +293,10 @@ impl Acks {
                 return reply(ack, response::SYSTEM_ERROR, Some(remark), &[]);
             }
         };
+        if let Some(code) = CODES.iter().position(|known| *known == code) {
+            let count = &self.answers[level as usize][code];
+            count.set(count.get() + 1);
+        }
         let mut id = [0; MESSAGE_ID_CHARS_MAX];
         let id = match &sent.batch_ids {
             Some(ids) => ids,

@@ -12,6 +12,7 @@ use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
 use ringmq_net::server::Conn;
 
 use super::ack::{Ack, AckOf};
+use super::meters::Reason;
 use super::{Broker, Refusal};
 
 /// Slow tasks that may run at once on one shard; beyond it a client is told to try again.
@@ -23,11 +24,14 @@ pub(super) struct Answer {
     serialize: SerializeType,
     opaque: i32,
     oneway: bool,
+    /// Counts refusals.
+    broker: Rc<Broker>,
 }
 
 impl Answer {
-    pub(super) fn to(conn: &Rc<Conn>, view: &HeaderView<'_>) -> Self {
+    fn to(broker: &Rc<Broker>, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Self {
         Answer {
+            broker: Rc::clone(broker),
             conn: Rc::clone(conn),
             serialize: view.serialize(),
             opaque: view.opaque(),
@@ -81,20 +85,19 @@ impl Answer {
     }
 
     /// The same answer for a message that was sent back, to be given when the log has come to `end` and the save
-    /// `unsaved` is durable. Nobody waits for one to a one-way
-    /// request.
+    /// `unsaved` is durable. Nobody waits for one to a one-way request.
     pub(super) fn ack(
         &self,
         end: u64,
         unsaved: Option<SaveTicket>,
-        deadline_ms: i64,
+        received_us: i64,
     ) -> Option<Ack> {
         (!self.oneway).then(|| Ack {
             end,
             conn: Rc::clone(&self.conn),
             opaque: self.opaque,
             serialize: self.serialize,
-            deadline_ms,
+            received_us,
             unsaved,
             stored: AckOf::SendBack,
         })
@@ -123,6 +126,7 @@ impl Answer {
 
     /// Another code than success, with ext fields.
     pub(super) fn refuse_with(&self, refusal: &Refusal, ext: &[(&str, ExtValue<'_>)]) {
+        self.broker.stats.meters.refusal(refusal.code());
         if !self.oneway {
             refusal.reply_with(&self.conn, self.serialize, self.opaque, Some(ext));
         }
@@ -141,6 +145,7 @@ impl Broker {
     ) -> Result<(), Refusal> {
         if self.slow_tasks.get() >= SLOW_TASKS_MAX {
             self.stats_busy();
+            self.stats.meters.refused(Reason::SlowTasksFull);
             return Err(Refusal::new(
                 response::SYSTEM_BUSY,
                 "[OVERLOAD]system busy, start flow control for a while",
@@ -165,7 +170,7 @@ impl Broker {
         view: &HeaderView<'_>,
         work: impl AsyncFnOnce(Rc<Broker>, &Answer) + 'static,
     ) -> Result<(), Refusal> {
-        let answer = Answer::to(conn, view);
+        let answer = Answer::to(self, conn, view);
         self.spawn_slow(async move |broker: Rc<Broker>| work(broker, &answer).await)
     }
 }

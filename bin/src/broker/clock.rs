@@ -16,8 +16,8 @@ pub(super) struct Clock {
 pub(super) struct TurnTime {
     /// As [`Clock::now_ms`].
     pub(super) now_ms: i64,
-    /// As [`Clock::monotonic_ms`].
-    pub(super) monotonic_ms: i64,
+    /// As [`Clock::monotonic_us`].
+    pub(super) monotonic_us: i64,
 }
 
 impl Clock {
@@ -29,7 +29,7 @@ impl Clock {
     /// anything else runs.
     pub(super) fn turn(&self) -> TurnTime {
         self.turn.get().unwrap_or_else(|| {
-            let time = TurnTime { now_ms: self.now_ms(), monotonic_ms: self.monotonic_ms() };
+            let time = TurnTime { now_ms: self.now_ms(), monotonic_us: self.monotonic_us() };
             self.turn.set(Some(time));
             time
         })
@@ -44,6 +44,17 @@ impl Clock {
     pub(super) fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Microseconds since this clock was made; never goes back. For measuring.
+    pub(super) fn monotonic_us(&self) -> i64 {
+        self.monotonic_us_of(Instant::now())
+    }
+
+    /// A moment as [`Clock::monotonic_us`] tells it.
+    pub(super) fn monotonic_us_of(&self, at: Instant) -> i64 {
+        let since = at.saturating_duration_since(self.started);
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
     }
 
     /// Milliseconds since this clock was made; never goes back. For deadlines.
@@ -80,12 +91,12 @@ mod tests {
     fn time_stands_still_within_a_turn_only() {
         let clock = Clock::new();
         let first = clock.turn();
-        while clock.monotonic_ms() < first.monotonic_ms + 2 {
+        while clock.monotonic_us() < first.monotonic_us + 2 {
             std::thread::yield_now();
         }
-        assert_eq!(clock.turn().monotonic_ms, first.monotonic_ms);
+        assert_eq!(clock.turn().monotonic_us, first.monotonic_us);
         clock.end_turn();
-        assert!(clock.turn().monotonic_ms >= first.monotonic_ms + 2);
+        assert!(clock.turn().monotonic_us >= first.monotonic_us + 2);
     }
 
     #[test]

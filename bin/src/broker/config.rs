@@ -49,6 +49,16 @@ pub(super) struct BrokerConfig {
     /// The same as the configuration spells them.
     pub(super) delay_levels_text: String,
     pub(super) waiting_pulls_max: usize,
+    /// What may be used: for recent blocks, blocks read back, unwritten bytes.
+    pub(super) block_budget_bytes: u64,
+    pub(super) cache_budget_bytes: u64,
+    pub(super) unwritten_budget_bytes: u64,
+    /// A send that is answered later than this after it was received is logged.
+    pub(super) slow_send_us: i64,
+    /// Topics that have metrics of their own.
+    pub(super) metered_topics_max: usize,
+    /// Pairs of a group and a topic whose lag is told.
+    pub(super) metered_groups_max: usize,
     pub(super) retention: RetentionRules,
 }
 
@@ -94,6 +104,15 @@ impl BrokerConfig {
             delay_levels,
             delay_levels_text: config.topics.delay_levels.clone(),
             waiting_pulls_max: bytes(config.limits.waiting_pulls),
+            block_budget_bytes: config.limits.block_budget_bytes,
+            cache_budget_bytes: config.limits.cache_budget_bytes,
+            unwritten_budget_bytes: config.limits.unwritten_bytes,
+            slow_send_us: match config.log.slow_send_ms {
+                0 => i64::MAX,
+                ms => ms as i64 * 1_000,
+            },
+            metered_topics_max: bytes(config.metrics.topics_max),
+            metered_groups_max: bytes(config.metrics.groups_max),
             retention: RetentionRules {
                 hours: config.retention.hours,
                 delete_when: config.retention.delete_when.clone(),

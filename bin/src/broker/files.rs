@@ -215,8 +215,11 @@ impl Broker {
 
     /// Answers the sends that have their level and wait for their topic's entry in the file no longer.
     pub(super) fn answer_unsaved(&self) {
-        let now_ms = self.clock.monotonic_ms();
-        if self.acks.answer_unsaved(now_ms, |ticket| self.saver.status(ticket)) > 0 {
+        let now_us = self.clock.monotonic_us();
+        let since_us = now_us - self.config.ack_timeout_ms * 1_000;
+        let status = |ticket| self.saver.status(ticket);
+        let took = |us, n| self.stats_sends_took(us, n);
+        if self.acks.answer_unsaved(since_us, now_us, status, took) > 0 {
             self.flush_replies();
         }
     }

@@ -8,7 +8,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use glommio::timer::Timer;
 use glommio::{Latency, Shares, Task, TaskQueueHandle};
@@ -25,6 +26,9 @@ use ringmq_net::server::{Listen, PortKind, Server, ServerConfig};
 use super::ack::{Acks, Level};
 use super::clock::Clock;
 use super::files::{Paths, Tables};
+use super::lag::Lags;
+use super::meters::Reason;
+use super::observe::Opening;
 use super::rare_log::RareLog;
 use super::registration::Registrations;
 use super::relay::Calls;
@@ -34,6 +38,7 @@ use super::stats::Stats;
 use super::tunables::Tunables;
 use super::{Broker, BrokerConfig, Phase};
 use crate::config::{LimitsSection, Settings, ShardPlan};
+use crate::metrics::{Probe, Stage};
 use crate::reactor::{Label, Reactor, doing};
 
 static DISPATCHING: Label = Label("dispatching visible messages");
@@ -58,7 +63,7 @@ const REFUSE: Duration = Duration::from_millis(250);
 /// How long a stopping broker waits for replies to leave.
 const DRAIN_WAIT: Duration = Duration::from_millis(500);
 
-/// Runs one shard's broker on the current reactor until it is told to stop.
+/// Runs one shard's broker on the current reactor until it is told to stop. `probe` is told how far it is, and asked through.
 ///
 /// # Errors
 /// One line that says what could not be opened, listened to or closed, and what to do.
@@ -67,7 +72,9 @@ pub async fn run_shard(
     settings: &Settings,
     plan: &ShardPlan,
     connections_max: u64,
+    probe: &Arc<Probe>,
 ) -> Result<(), String> {
+    probe.set_stage(Stage::Recovering);
     let config = BrokerConfig::new(settings, plan)?;
     // Connections and the log's writes before everything else: without a queue that matters, a ready socket waits for whatever
     // task is running, up to the executor's 100 ms.
@@ -79,7 +86,17 @@ pub async fn run_shard(
         let listening = async move { broker.listen(&limits, connections_max) };
         glommio::spawn_local_into(listening, serving).map_err(|error| error.to_string())?.await?
     };
-    let tasks = broker.start_tasks();
+    let mut tasks = broker.start_tasks();
+    let watched = probe.inbox().map(|_| {
+        tasks.push(glommio::spawn_local(Rc::clone(&broker).survey_lags()));
+        let (broker, probe) = (Rc::clone(&broker), Arc::clone(probe));
+        glommio::spawn_local(async move {
+            if let Some(inbox) = probe.inbox() {
+                inbox.serve(async |ask| broker.tell(ask).await).await;
+            }
+        })
+    });
+    probe.set_stage(Stage::Serving);
     tracing::info!(
         listen = %broker.config.listen,
         level = broker.config.level.name(),
@@ -89,7 +106,15 @@ pub async fn run_shard(
         broker.config.namesrv_addrs.join(";"),
     );
     reactor.stopping.raised().await;
-    broker.stop(&server, tasks, Duration::from_millis(settings.config.drain.serve_ms)).await
+    probe.set_stage(Stage::Stopping);
+    let serve = Duration::from_millis(settings.config.drain.serve_ms);
+    let outcome = broker.stop(&server, tasks, serve).await;
+    probe.set_stage(Stage::Ended);
+    if let (Some(inbox), Some(task)) = (probe.inbox(), watched) {
+        inbox.close();
+        task.await;
+    }
+    outcome
 }
 
 impl Broker {
@@ -102,7 +127,13 @@ impl Broker {
         let clock = Clock::new();
         let mut shard_config = config.shard(settings);
         shard_config.log.task_queue = Some(serving);
+        let began = Instant::now();
         let (shard, report) = Shard::open(shard_config).await.map_err(|error| error.to_string())?;
+        let opening = Opening {
+            took: began.elapsed(),
+            scanned_bytes: report.log.recovered.scanned_bytes,
+            unclean: !report.log.recovered.clean,
+        };
         log_opened(&config.name, &report);
         let paths = Paths::new(shard.layout());
         let now_ms = clock.now_ms();
@@ -141,8 +172,14 @@ impl Broker {
             delay_offsets: RefCell::new(tables.delay),
             waiters: RefCell::new(waiters),
             woken: RefCell::default(),
-            acks: Acks::new(config.store_host, &config.region, config.trace_on),
-            stats: Stats::new(&config.cluster, now_ms),
+            acks: Acks::new(
+                config.store_host,
+                &config.region,
+                config.trace_on,
+                config.slow_send_us,
+            ),
+            stats: Stats::new(&config.cluster, config.metered_topics_max, now_ms),
+            turn_pulls: Cell::new(0),
             rewriter: RefCell::new(PropertiesRewriter::new()),
             batch_texts: RefCell::default(),
             slow_tasks: Cell::new(0),
@@ -150,6 +187,9 @@ impl Broker {
             next_opaque: Cell::new(0),
             calls: Calls::default(),
             rare_log: RareLog::default(),
+            lags: Lags::default(),
+            opening,
+            disk: Cell::new(None),
             waiters_changed: Signal::default(),
             delay_list,
             delay_arrived: Signal::default(),
@@ -238,14 +278,21 @@ impl Broker {
 
     /// Answers the sends that have reached their level.
     pub(super) fn release_acks(&self) {
+        if self.acks.waiting() == 0 {
+            return;
+        }
         let (log, level) = (self.shard.log(), self.config.level);
         let reached = if level == Level::Sync { log.durable() } else { log.written() };
-        self.acks.release(reached, level);
+        self.acks.release(reached, level, self.clock.monotonic_us(), |us, n| {
+            self.stats_sends_took(us, n);
+        });
     }
 
     fn expire_acks(self: &Rc<Self>) {
-        let now_ms = self.clock.monotonic_ms();
-        if self.acks.expire(now_ms, self.shard.log().written()) > 0 {
+        let now_us = self.clock.monotonic_us();
+        let since_us = now_us - self.config.ack_timeout_ms * 1_000;
+        let took = |us, n| self.stats_sends_took(us, n);
+        if self.acks.expire(since_us, now_us, self.shard.log().written(), took) > 0 {
             self.flush_replies();
         }
         self.answer_unsaved();
@@ -287,6 +334,7 @@ impl Broker {
         if let Some(server) = self.server.get() {
             server.flush_dirty();
         }
+        self.report_slow_send();
     }
 
     async fn stop(
@@ -305,8 +353,10 @@ impl Broker {
         self.flush_replies();
         self.answer_waiting_sends().await;
         // A disk that hangs keeps the process, not its clients: they hear what their messages have come to.
-        self.acks.expire(i64::MAX, self.shard.log().written());
-        self.acks.answer_unsaved(i64::MAX, |ticket| self.saver.status(ticket));
+        let now_us = self.clock.monotonic_us();
+        let took = |us, n| self.stats_sends_took(us, n);
+        self.acks.expire(now_us, now_us, self.shard.log().written(), took);
+        self.acks.answer_unsaved(now_us, now_us, |ticket| self.saver.status(ticket), took);
         self.flush_replies();
         Timer::new(REFUSE).await;
         server.drain(DRAIN_WAIT).await;
@@ -428,7 +478,9 @@ impl ShardListener for Listener {
         let log = broker.shard.log();
         if let Some(failure) = log.failed() {
             let why = failure.to_string();
-            broker.acks.fail(log.written(), &why);
+            for _ in 0..broker.acks.fail(log.written(), &why) {
+                broker.stats.meters.refused(Reason::LogFailed);
+            }
             if !broker.log_failed.replace(true) {
                 tracing::error!(
                     broker = %broker.config.name,

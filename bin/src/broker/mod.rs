@@ -17,7 +17,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use ringmq_engine::log::Slice;
+use ringmq_engine::log::{DiskSpace, Slice};
 use ringmq_engine::shard::{Queue, Shard, ShardError};
 use ringmq_engine::state::clients::Clients;
 use ringmq_engine::state::delay::{DelayLevels, DelayOffsets, SCHEDULE_TOPIC};
@@ -40,7 +40,10 @@ mod clock;
 mod config;
 mod delay;
 mod files;
+mod lag;
 mod lifecycle;
+mod meters;
+mod observe;
 mod offsets;
 mod pull;
 mod query;
@@ -53,6 +56,7 @@ mod send;
 mod send_back;
 mod service;
 mod signal;
+mod slow;
 mod stats;
 mod tunables;
 
@@ -64,6 +68,9 @@ use ack::Acks;
 use clock::Clock;
 use config::BrokerConfig;
 use files::Paths;
+use lag::Lags;
+use meters::Reason;
+use observe::Opening;
 use pull::OwnedPull;
 use rare_log::RareLog;
 use registration::Registrations;
@@ -124,6 +131,9 @@ struct Broker {
     acks: Acks,
     stats: Stats,
 
+    /// Pulls that were served in the turn that runs.
+    turn_pulls: Cell<u32>,
+
     rewriter: RefCell<PropertiesRewriter>,
     batch_texts: RefCell<BatchTexts>,
     slow_tasks: Cell<usize>,
@@ -132,6 +142,10 @@ struct Broker {
     /// What was asked of clients and is not answered yet.
     calls: Calls,
     rare_log: RareLog,
+    lags: Lags,
+    opening: Opening,
+    /// As last looked at.
+    disk: Cell<Option<DiskSpace>>,
 
     /// Raised when a pull begins to wait: its deadline may be the earliest.
     waiters_changed: Signal,
@@ -182,6 +196,13 @@ impl Broker {
         if self.phase.get() == Phase::Serving && !self.shard.disk_full() && log.failed().is_none() {
             return Ok(());
         }
+        self.stats.meters.refused(if self.phase.get() != Phase::Serving {
+            Reason::Stopping
+        } else if log.failed().is_some() {
+            Reason::LogFailed
+        } else {
+            Reason::DiskFull
+        });
         Err(self.not_writable())
     }
 

@@ -24,6 +24,7 @@ use ringmq_net::record::{KnownProperties, tags_code};
 use ringmq_net::reply::{ExtValue, ReplyHead, encode_reply};
 use ringmq_net::server::Conn;
 
+use super::meters::Reason;
 use super::{Broker, FAQ, Refusal};
 
 /// Most units that one pull looks at (stock 4.9.8), unless more messages are asked for.
@@ -131,6 +132,7 @@ impl Broker {
             }
             let pull = owned.borrow();
             if let Err(refusal) = self.run_pull(&pull, false) {
+                self.stats.meters.refusal(refusal.code());
                 refusal.reply(&owned.conn, owned.serialize, owned.opaque);
             }
         }
@@ -141,6 +143,10 @@ impl Broker {
         let filter = self.pull_filter(&pull.header)?;
         let offset = pull.header.queue_offset;
         let limits = self.pull_limits(pull.header.max_msg_nums);
+        if first {
+            self.clock.turn();
+            self.turn_pulls.set(self.turn_pulls.get() + 1);
+        }
         match self.shard.get(&queue, offset, limits, |code| filter.matches(code)) {
             Some(result) => self.finish_pull(pull, &queue, filter, result, first),
             None => self.pull_cold(pull, queue, filter, limits, first)?,
@@ -237,15 +243,15 @@ impl Broker {
         self.spawn_slow(async move |broker: Rc<Broker>| {
             let pull = owned.borrow();
             let matches = |code| filter.matches(code);
-            match broker.shard.get_cold(&queue, owned.offset, limits, matches).await {
+            let began_us = broker.clock.monotonic_us();
+            let read = broker.shard.get_cold(&queue, owned.offset, limits, matches).await;
+            broker.stats_read_took(broker.clock.monotonic_us() - began_us);
+            match read {
                 Ok(result) => broker.finish_pull(&pull, &queue, filter, result, first),
                 Err(error) => {
-                    broker.report_read_error(&error);
-                    Refusal::new(response::SYSTEM_ERROR, error.to_string()).reply(
-                        &owned.conn,
-                        owned.serialize,
-                        owned.opaque,
-                    );
+                    let refusal = broker.read_refusal(&error);
+                    broker.stats.meters.refusal(refusal.code());
+                    refusal.reply(&owned.conn, owned.serialize, owned.opaque);
                 }
             }
         })
@@ -279,7 +285,7 @@ impl Broker {
                     self.woken.borrow_mut().push(owned);
                     return;
                 }
-                Err(HoldRefused::Full(_)) => {}
+                Err(HoldRefused::Full(_)) => self.stats.meters.refused(Reason::WaitingPullsFull),
             }
         }
         if code == response::PULL_OFFSET_MOVED {

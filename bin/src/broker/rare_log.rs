@@ -28,7 +28,7 @@ impl RareLog {
     }
 
     /// How many lines were left out since the last one; `None` if this one is to be left out.
-    fn admit(&self, what: &'static str) -> Option<u64> {
+    pub(super) fn admit(&self, what: &'static str) -> Option<u64> {
         let mut last = self.last.borrow_mut();
         let now = Instant::now();
         match last.get_mut(what) {

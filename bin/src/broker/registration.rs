@@ -92,6 +92,12 @@ impl Registrations {
         }
     }
 
+    /// Each name server and whether the last registration there succeeded.
+    pub(super) fn registered(&self) -> Vec<(String, bool)> {
+        let servers = self.servers.iter();
+        servers.map(|server| (server.addr.clone(), server.healthy.get())).collect()
+    }
+
     pub(super) fn wake_all(&self) {
         self.servers.iter().for_each(|server| server.wake.raise());
     }

@@ -34,6 +34,7 @@ impl Broker {
                 return;
             }
         };
+        self.disk.set(Some(disk));
         let used_percent = disk.used_percent();
         let rules = self.tunables.borrow().retention.clone();
         self.note_disk(used_percent, &rules);

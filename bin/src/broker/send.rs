@@ -17,6 +17,7 @@ use ringmq_net::record::{
 use ringmq_net::server::Conn;
 
 use super::ack::{Ack, AckOf, Level, Sent};
+use super::meters::Reason;
 use super::{Broker, FAQ, Refusal, TopicHandle};
 
 /// First protocol version whose `maxReconsumeTimes` counts (3.4.9).
@@ -297,6 +298,7 @@ impl Broker {
         batch_ids: Option<Box<str>>,
     ) {
         if asker.view.is_oneway() {
+            self.stats.store.put_took_us(0);
             return;
         }
         let ack = Ack {
@@ -304,13 +306,14 @@ impl Broker {
             conn: Rc::clone(asker.conn),
             opaque: asker.view.opaque(),
             serialize: asker.view.serialize(),
-            deadline_ms: self.clock.turn().monotonic_ms + self.config.ack_timeout_ms,
+            received_us: self.clock.turn().monotonic_us,
             unsaved: target.topic.slot().unsaved.get(),
             stored: AckOf::Send(Sent {
                 queue_id: target.queue_id,
                 queue_offset: stored.queue_offset,
                 physical_offset: stored.physical_offset,
                 batch_ids,
+                queue: Rc::clone(&target.queue),
             }),
         };
         self.answer_at_level(ack, waits);
@@ -320,6 +323,7 @@ impl Broker {
     pub(super) fn answer_at_level(&self, ack: Ack, waits: bool) {
         if !waits || self.config.level == Level::Memory {
             self.acks.answer(&ack, response::SUCCESS, None, Level::Memory);
+            self.stats.store.put_took_us(0);
         } else {
             self.acks.wait(ack);
         }
@@ -340,6 +344,17 @@ impl Broker {
     pub(super) fn put_refusal(&self, error: &PutError) -> Refusal {
         self.stats_put_failed();
         use ringmq_engine::log::AppendError;
+        self.stats.meters.refused(match error {
+            PutError::TooLarge { .. } | PutError::Log(AppendError::TooLarge { .. }) => {
+                Reason::TooLarge
+            }
+            PutError::Log(AppendError::Busy { .. }) => Reason::UnwrittenFull,
+            PutError::DerivedBehind { .. } => Reason::DerivedBehind,
+            PutError::Log(AppendError::NotReady { .. }) => Reason::SegmentNotReady,
+            PutError::Log(AppendError::NoSpace { .. }) => Reason::NoSpace,
+            PutError::Log(AppendError::Failed(_)) => Reason::LogFailed,
+            PutError::Log(AppendError::Closed | AppendError::Empty) => Reason::Stopping,
+        });
         match error {
             PutError::TooLarge { .. } | PutError::Log(AppendError::TooLarge { .. }) => {
                 self.illegal()

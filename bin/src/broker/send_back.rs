@@ -80,8 +80,7 @@ impl Broker {
     /// The answer waits for the broker's level. Stock does not wait here, but what it holds is the kernel's and survives its process; the
     /// consumer goes on for good once it hears of success.
     fn answer_back(&self, answer: &Answer, (end, unsaved): (u64, Option<SaveTicket>)) {
-        let deadline_ms = self.clock.monotonic_ms() + self.config.ack_timeout_ms;
-        if let Some(ack) = answer.ack(end, unsaved, deadline_ms) {
+        if let Some(ack) = answer.ack(end, unsaved, self.clock.monotonic_us()) {
             self.answer_at_level(ack, true);
         }
     }
@@ -170,7 +169,7 @@ impl Broker {
             .map_err(|error| {
                 Refusal::new(response::SYSTEM_ERROR, self.put_refusal(&error).status_name())
             })?;
-        self.stats_sent_back(group, view.topic(), stored.end - stored.physical_offset);
+        self.stats_sent_back(group, view.topic(), &queue, stored.end - stored.physical_offset);
         self.shard.kick();
         Ok((stored.end, topic.slot().unsaved.get()))
     }

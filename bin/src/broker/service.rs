@@ -19,15 +19,25 @@ impl Service for BrokerService {
             broker.on_answer(conn, header, body);
             return;
         }
-        if let Err(refusal) = broker.handle(conn, header, body)
-            && !header.is_oneway()
-        {
-            broker.refuse(conn, header, &refusal);
+        let outcome = broker.handle(conn, header, body);
+        let meters = &broker.stats.meters;
+        let unknown = |refusal: &Refusal| refusal.code() == response::REQUEST_CODE_NOT_SUPPORTED;
+        meters.request(header.code(), !outcome.as_ref().is_err_and(unknown));
+        if let Err(refusal) = outcome {
+            meters.refusal(refusal.code());
+            if !header.is_oneway() {
+                broker.refuse(conn, header, &refusal);
+            }
         }
     }
 
     fn on_turn_end(&self) {
         let broker = &self.0;
+        if broker.turn_pulls.take() > 0 {
+            // Of pulls that are served from memory only the turn's whole time is known: none took longer.
+            let took_us = broker.clock.monotonic_us() - broker.clock.turn().monotonic_us;
+            broker.stats.store.get_took_us(u64::try_from(took_us).unwrap_or(0));
+        }
         broker.clock.end_turn();
         broker.shard.kick();
         broker.run_released();

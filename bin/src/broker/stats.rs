@@ -10,12 +10,14 @@ use ringmq_net::headers::PullHeader;
 use rustc_hash::FxHashMap;
 
 use super::clock::local_day;
+use super::meters::{Meters, TopicMeter};
 use super::{Broker, TopicHandle};
 
 /// All counters of one shard.
 pub(super) struct Stats {
     pub(super) store: StoreStats,
     pub(super) items: RefCell<StatsItems>,
+    pub(super) meters: Meters,
     /// The items of a pull, by group and topic: found without building their key.
     pulls: RefCell<FxHashMap<Box<str>, ItemsByTopic>>,
     put_total: Rc<StatsItem>,
@@ -30,6 +32,7 @@ pub(super) struct Stats {
 pub(super) struct TopicItems {
     nums: Rc<StatsItem>,
     size: Rc<StatsItem>,
+    meter: Rc<TopicMeter>,
 }
 
 type ItemsByTopic = FxHashMap<Box<str>, GroupItems>;
@@ -38,16 +41,18 @@ type ItemsByTopic = FxHashMap<Box<str>, GroupItems>;
 struct GroupItems {
     nums: Rc<StatsItem>,
     size: Rc<StatsItem>,
+    meter: Rc<TopicMeter>,
 }
 
 impl Stats {
-    pub(super) fn new(cluster: &str, now_ms: i64) -> Self {
+    pub(super) fn new(cluster: &str, metered_topics_max: usize, now_ms: i64) -> Self {
         let mut items = StatsItems::default();
         Stats {
             store: StoreStats::new(now_ms),
             put_total: items.item(StatsName::BrokerPutNums, cluster),
             get_total: items.item(StatsName::BrokerGetNums, cluster),
             items: RefCell::new(items),
+            meters: Meters::new(metered_topics_max),
             pulls: RefCell::default(),
             ticks: std::cell::Cell::new(0),
             day: std::cell::Cell::new(local_day(now_ms)),
@@ -65,6 +70,7 @@ impl Stats {
         TopicItems {
             nums: items.item(StatsName::TopicPutNums, topic),
             size: items.item(StatsName::TopicPutSize, topic),
+            meter: self.meters.topic(topic),
         }
     }
 
@@ -77,6 +83,7 @@ impl Stats {
         let made = GroupItems {
             nums: items.item(StatsName::GroupGetNums, &key),
             size: items.item(StatsName::GroupGetSize, &key),
+            meter: self.meters.topic(topic),
         };
         let mut pulls = self.pulls.borrow_mut();
         pulls.entry(group.into()).or_default().insert(topic.into(), made.clone());
@@ -85,6 +92,7 @@ impl Stats {
 
     /// Forgets a topic's items.
     pub(super) fn remove_topic(&self, topic: &str) {
+        self.meters.remove_topic(topic);
         self.items.borrow_mut().remove_topic(topic);
         for topics in self.pulls.borrow_mut().values_mut() {
             topics.remove(topic);
@@ -99,7 +107,10 @@ impl Broker {
         match topic {
             Some(topic) => self.stats_put_to(&topic, messages, bytes),
             // Delivered to a topic that was deleted meanwhile.
-            None => self.stats.store.put(messages, bytes),
+            None => {
+                self.stats.store.put(messages, bytes);
+                self.stats.meters.topic(queue.topic()).put(messages, bytes);
+            }
         }
     }
 
@@ -110,10 +121,12 @@ impl Broker {
         let items = topic.slot().put.get_or_init(|| self.stats.topic_items(topic.name()));
         items.nums.add(messages as i64, 1);
         items.size.add(bytes as i64, 1);
+        items.meter.put(messages, bytes);
     }
 
-    /// Counts a message that a consumer returned.
-    pub(super) fn stats_sent_back(&self, group: &str, topic: &str, bytes: u64) {
+    /// Counts a message of `topic` that a consumer returned and that went to the queue `stored`.
+    pub(super) fn stats_sent_back(&self, group: &str, topic: &str, stored: &Queue, bytes: u64) {
+        self.stats.meters.topic(stored.topic()).put(1, bytes);
         self.stats.store.put(1, bytes);
         self.stats.put_total.add(1, 0);
         let key = format!("{topic}@{group}");
@@ -130,6 +143,20 @@ impl Broker {
         let items = self.stats.group_items(header.consumer_group, header.topic);
         items.nums.add(result.messages as i64, 1);
         items.size.add(result.bytes as i64, 1);
+        items.meter.got(result.messages as u64, result.bytes as u64);
+    }
+
+    /// Counts sends that were answered, each this long after it was received.
+    pub(super) fn stats_sends_took(&self, us: u64, n: u32) {
+        self.stats.store.puts_took_us(us, n);
+        self.stats.meters.send_times.add_many(us, u64::from(n));
+    }
+
+    /// Counts a pull's read that was not served from memory.
+    pub(super) fn stats_read_took(&self, us: i64) {
+        let us = u64::try_from(us).unwrap_or(0);
+        self.stats.store.get_took_us(us);
+        self.stats.meters.cold_pull_times.add(us);
     }
 
     /// Counts a put that the store did not take.

@@ -82,7 +82,7 @@ pub enum ConfigError {
     },
     /// Two parts of this process would bind the same port.
     #[error(
-        "port {port} is wanted by {first} and by {second}: change broker.listen, namesrv.listen or shards.port_stride"
+        "port {port} is wanted by {first} and by {second}: change broker.listen, namesrv.listen, metrics.listen or shards.port_stride"
     )]
     PortClash {
         /// The port.

@@ -19,8 +19,8 @@ pub use error::ConfigError;
 pub use machine::{Machine, SHARD_MEMORY_BYTES_MIN};
 pub use model::{
     BrokerSection, Config, DrainSection, Durability, DurabilitySection, LimitsSection, LogFormat,
-    LogSection, NamesrvSection, ReactorSection, RetentionSection, ShardsSection, StoreSection,
-    TopicsSection,
+    LogSection, MetricsSection, NamesrvSection, ReactorSection, RetentionSection, ShardsSection,
+    StoreSection, TopicsSection,
 };
 pub use plan::{NamesrvPlan, ShardPlan};
 pub use settings::{Mode, Settings};

@@ -29,6 +29,8 @@ pub struct Config {
     pub namesrv: NamesrvSection,
     /// Log lines.
     pub log: LogSection,
+    /// What can be watched over HTTP.
+    pub metrics: MetricsSection,
     /// How the process stops.
     pub drain: DrainSection,
     /// The executors.
@@ -112,6 +114,17 @@ pub enum Durability {
     Write,
     /// The device's cache is flushed too: survives a power loss.
     Sync,
+}
+
+impl Durability {
+    /// As the file and the answers to sends spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::Write => "write",
+            Durability::Sync => "sync",
+        }
+    }
 }
 
 /// `[durability]`: acknowledgement levels.
@@ -289,11 +302,39 @@ pub struct LogSection {
     pub level: String,
     /// Lines that may wait for the writer thread; more are dropped and counted.
     pub queue_lines: u64,
+    /// A send that is answered later than this is logged with where the time went; 0 is never.
+    pub slow_send_ms: u64,
 }
 
 impl Default for LogSection {
     fn default() -> Self {
-        LogSection { format: LogFormat::Text, level: "info".to_owned(), queue_lines: 8_192 }
+        LogSection {
+            format: LogFormat::Text,
+            level: "info".to_owned(),
+            queue_lines: 8_192,
+            slow_send_ms: 500,
+        }
+    }
+}
+
+/// `[metrics]`: the HTTP port for those who watch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetricsSection {
+    /// Address and port of `/metrics`, `/healthz` and `/readyz`; no port is opened if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// Topics of each shard that have series of their own; all others together are `other`.
+    pub topics_max: u64,
+    /// Pairs of a consumer group and a topic on each shard whose lag is told.
+    pub groups_max: u64,
+    /// `/healthz` fails when a reactor has not turned for this long.
+    pub unhealthy_ms: u64,
+}
+
+impl Default for MetricsSection {
+    fn default() -> Self {
+        MetricsSection { listen: None, topics_max: 500, groups_max: 500, unhealthy_ms: 5_000 }
     }
 }
 

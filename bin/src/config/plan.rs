@@ -87,9 +87,17 @@ pub(super) fn lay_out(
 pub(super) fn check_ports(
     shards: &[ShardPlan],
     namesrv: Option<&NamesrvPlan>,
+    metrics: Option<SocketAddr>,
 ) -> Result<(), ConfigError> {
     let mut taken: Vec<(u16, String)> =
         namesrv.iter().map(|plan| (plan.listen.port(), "the name server".to_owned())).collect();
+    if let Some(metrics) = metrics {
+        if let Some((port, other)) = taken.iter().find(|(port, _)| *port == metrics.port()) {
+            let second = "the metrics".to_owned();
+            return Err(ConfigError::PortClash { port: *port, first: other.clone(), second });
+        }
+        taken.push((metrics.port(), "the metrics".to_owned()));
+    }
     for shard in shards {
         for (what, address) in shard.ports() {
             let what = format!("the {what} port of shard {}", shard.index);
@@ -177,13 +185,16 @@ mod tests {
     fn a_port_used_twice_within_the_process_names_both_users() {
         let shards = plans("0.0.0.0:9857", 2).expect("plan");
         let namesrv = NamesrvPlan { listen: address("0.0.0.0:9878"), data_dir: PathBuf::new() };
-        let error = check_ports(&shards, Some(&namesrv)).expect_err("clash").to_string();
+        let error = check_ports(&shards, Some(&namesrv), None).expect_err("clash").to_string();
         assert!(
             error.contains("9878")
                 && error.contains("the name server")
                 && error.contains("the HA port of shard 1"),
             "{error}"
         );
-        assert!(check_ports(&shards, None).is_ok());
+        assert!(check_ports(&shards, None, None).is_ok());
+        let metrics = Some(address("127.0.0.1:9858"));
+        let error = check_ports(&shards, None, metrics).expect_err("clash").to_string();
+        assert!(error.contains("9858") && error.contains("the metrics"), "{error}");
     }
 }

@@ -39,6 +39,8 @@ pub struct Settings {
     pub shard_count: Option<ShardCount>,
     /// The name server that this process runs.
     pub namesrv: Option<NamesrvPlan>,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
     /// The name servers that each shard registers at, as `HOST:PORT`. Never resolved here: a name may move while we run.
     pub namesrv_addrs: Vec<String>,
     /// Processors and memory within reach.
@@ -125,7 +127,7 @@ fn split_list(list: &str) -> Vec<String> {
     list.split(';').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// Reads the file, if one is given, and applies the flags about log lines.
+/// Reads the file, if one is given, and applies the flags that every subcommand has.
 fn load(args: &ConfigArgs) -> Result<Config, ConfigError> {
     let mut config = match &args.config {
         None => Config::default(),
@@ -141,6 +143,7 @@ fn load(args: &ConfigArgs) -> Result<Config, ConfigError> {
     if let Some(level) = &args.log_level {
         config.log.level.clone_from(level);
     }
+    set(&mut config.metrics.listen, &args.metrics_listen);
     Ok(config)
 }
 
@@ -190,13 +193,17 @@ fn finish(
         shards: Vec::new(),
         shard_count: None,
         namesrv,
+        metrics: match &config.metrics.listen {
+            Some(listen) => Some(resolve("metrics.listen", listen)?),
+            None => None,
+        },
         namesrv_addrs: Vec::new(),
         machine,
     };
     if mode != Mode::Namesrv {
         lay_out_shards(&mut settings, &mut config, listen_default)?;
     }
-    plan::check_ports(&settings.shards, settings.namesrv.as_ref())?;
+    plan::check_ports(&settings.shards, settings.namesrv.as_ref(), settings.metrics)?;
     settings.config = Arc::new(config);
     Ok(settings)
 }

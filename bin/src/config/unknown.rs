@@ -16,6 +16,7 @@ pub fn sections() -> Vec<(&'static str, &'static [&'static str])> {
         ("shards", fields::<ShardsSection>()),
         ("namesrv", fields::<NamesrvSection>()),
         ("log", fields::<LogSection>()),
+        ("metrics", fields::<MetricsSection>()),
         ("drain", fields::<DrainSection>()),
         ("reactor", fields::<ReactorSection>()),
     ]

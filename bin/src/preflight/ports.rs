@@ -19,6 +19,9 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
     if let Some(namesrv) = &settings.namesrv {
         wanted.push(("name server".to_owned(), namesrv.listen, "namesrv.listen"));
     }
+    if let Some(metrics) = settings.metrics {
+        wanted.push(("metrics".to_owned(), metrics, "metrics.listen"));
+    }
     for shard in &settings.shards {
         for (what, address) in shard.ports() {
             wanted.push((

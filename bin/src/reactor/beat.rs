@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A name for a piece of work, in a `static`, so that another thread can read it through one pointer:
 /// `static PULL: Label = Label("pull");`
@@ -13,6 +14,9 @@ static IDLE: Label = Label("between tasks");
 /// One reactor's heartbeat. It is never freed: there are as many as reactors, and readers need no lifetime.
 pub(super) struct Beat {
     turns: AtomicU64,
+    /// How much later than due the heartbeat's timer ran, all together and at most.
+    late_us: AtomicU64,
+    late_us_max: AtomicU64,
     doing: AtomicPtr<Label>,
 }
 
@@ -25,6 +29,8 @@ impl Beat {
     pub(super) fn leak() -> &'static Beat {
         Box::leak(Box::new(Beat {
             turns: AtomicU64::new(0),
+            late_us: AtomicU64::new(0),
+            late_us_max: AtomicU64::new(0),
             doing: AtomicPtr::new(std::ptr::from_ref(&IDLE).cast_mut()),
         }))
     }
@@ -38,6 +44,19 @@ impl Beat {
     pub(super) fn turn(&self) {
         // Only this thread writes, so a load and a store are enough.
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// The heartbeat's timer ran this much later than it was due: what waits for the reactor waits about as long.
+    pub(super) fn late(&self, by: Duration) {
+        let us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        let sum = self.late_us.load(Ordering::Relaxed).saturating_add(us);
+        self.late_us.store(sum, Ordering::Relaxed);
+        self.late_us_max.fetch_max(us, Ordering::Relaxed);
+    }
+
+    /// Microseconds that the heartbeat was late, all together and at most.
+    pub(super) fn lateness_us(&self) -> (u64, u64) {
+        (self.late_us.load(Ordering::Relaxed), self.late_us_max.load(Ordering::Relaxed))
     }
 
     /// Turns so far.

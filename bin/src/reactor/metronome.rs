@@ -1,5 +1,6 @@
 //! The metronome and the stall recorder: one plain thread for all reactors.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -35,6 +36,70 @@ struct Watched {
     /// machine is not blamed on the reactor.
     silent_ticks: u32,
     warned_at_tick: u32,
+    /// What it was doing when the running stall was noticed.
+    cause: &'static str,
+}
+
+/// A reactor as the stall recorder sees it.
+#[derive(Debug, Clone)]
+pub struct ReactorState {
+    /// Place among the reactors of the process.
+    pub index: usize,
+    /// Name.
+    pub name: String,
+    /// Turns of its heartbeat since the start.
+    pub turns: u64,
+    /// How long it has not turned, by the metronome's ticks: a process that was stopped as a whole is not blamed on its reactors.
+    pub silent: Duration,
+    /// What it is doing.
+    pub doing: &'static str,
+    /// How much later than due its heartbeat ran, since the start.
+    pub late: Duration,
+    /// The most of that at once.
+    pub late_max: Duration,
+}
+
+/// All stalls of one reactor with one cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stall {
+    /// How many.
+    pub count: u64,
+    /// How long all together.
+    pub total: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+/// Lets other threads see what the stall recorder sees; also after the reactors have ended.
+#[derive(Clone)]
+pub struct ReactorWatch(Arc<Metronome>);
+
+impl ReactorWatch {
+    pub(super) fn new(metronome: Arc<Metronome>) -> ReactorWatch {
+        ReactorWatch(metronome)
+    }
+
+    /// The reactors that run.
+    pub fn reactors(&self) -> Vec<ReactorState> {
+        let state = |watched: &Watched| {
+            let (late_us, late_us_max) = watched.beat.lateness_us();
+            ReactorState {
+                index: watched.index,
+                name: watched.name.clone(),
+                turns: watched.beat.turns(),
+                silent: METRONOME_PERIOD * watched.silent_ticks,
+                doing: watched.beat.doing(),
+                late: Duration::from_micros(late_us),
+                late_max: Duration::from_micros(late_us_max),
+            }
+        };
+        self.0.lock().iter().map(state).collect()
+    }
+
+    /// Stalls that passed the threshold, by the reactor's place and by what it was doing.
+    pub fn stalls(&self) -> BTreeMap<(usize, &'static str), Stall> {
+        self.0.stalls().clone()
+    }
 }
 
 /// State shared by the metronome's thread and the reactors that come and go.
@@ -43,6 +108,8 @@ pub(super) struct Metronome {
     ending: AtomicBool,
     stall: Duration,
     counters: Arc<StallCounters>,
+    /// By reactor and cause. Causes are labels in the code, so there are few.
+    stalls: Mutex<BTreeMap<(usize, &'static str), Stall>>,
 }
 
 impl Metronome {
@@ -54,6 +121,7 @@ impl Metronome {
             ending: AtomicBool::new(false),
             stall: stall.max(METRONOME_PERIOD),
             counters: Arc::default(),
+            stalls: Mutex::default(),
         });
         let own = Arc::clone(&metronome);
         let thread =
@@ -83,6 +151,7 @@ impl Metronome {
             turned_at: Instant::now(),
             silent_ticks: 0,
             warned_at_tick: 0,
+            cause: "",
         };
         self.lock().push(watched);
         WatchGuard { metronome: Arc::clone(self), tid }
@@ -95,6 +164,10 @@ impl Metronome {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Watched>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stalls(&self) -> MutexGuard<'_, BTreeMap<(usize, &'static str), Stall>> {
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
@@ -120,6 +193,11 @@ impl Metronome {
             info!(reactor = watched.index, shard = watched.name, lasted_ms, "reactor turns again");
             self.counters.longest_ms.fetch_max(lasted_ms, Ordering::Relaxed);
             self.counters.stalled_ms.fetch_add(lasted_ms, Ordering::Relaxed);
+            let lasted = Duration::from_millis(lasted_ms);
+            let mut stalls = self.stalls();
+            let stall = stalls.entry((watched.index, watched.cause)).or_default();
+            stall.total += lasted;
+            stall.longest = stall.longest.max(lasted);
         }
         watched.turns = turns;
         watched.turned_at = Instant::now();
@@ -140,10 +218,15 @@ impl Metronome {
         }
         if watched.warned_at_tick == 0 {
             self.counters.stalls.fetch_add(1, Ordering::Relaxed);
+            watched.cause = watched.beat.doing();
+            self.stalls().entry((watched.index, watched.cause)).or_default().count += 1;
         }
         watched.warned_at_tick = watched.silent_ticks;
         let silent_ms = watched.turned_at.elapsed().as_millis() as u64;
         self.counters.longest_ms.fetch_max(silent_ms, Ordering::Relaxed);
+        if let Some(stall) = self.stalls().get_mut(&(watched.index, watched.cause)) {
+            stall.longest = stall.longest.max(Duration::from_millis(silent_ms));
+        }
         warn!(
             reactor = watched.index,
             shard = watched.name,

@@ -12,12 +12,14 @@
 //! it reads each reactor's heartbeat: one that has not turned for a while is logged with what it was doing.
 
 mod beat;
+mod inbox;
 mod metronome;
 mod spawn;
 mod stop;
 
 pub use beat::{Doing, Label, doing};
-pub use metronome::{METRONOME_PERIOD, StallCounters};
+pub use inbox::Inbox;
+pub use metronome::{METRONOME_PERIOD, ReactorState, ReactorWatch, Stall, StallCounters};
 pub use spawn::{
     IO_MEMORY_BYTES, LOCKED_BYTES_PER_REACTOR, Reactor, ReactorError, ReactorOptions, Reactors,
     Seat, spawn_reactors,

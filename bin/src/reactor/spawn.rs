@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glommio::timer::Timer;
 use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
@@ -12,7 +12,7 @@ use thiserror::Error;
 use tracing::error;
 
 use super::beat::Beat;
-use super::metronome::{Metronome, StallCounters};
+use super::metronome::{Metronome, ReactorWatch, StallCounters};
 use super::stop::{Stop, Stopping};
 
 /// Memory that glommio registers for I/O, at its smallest: blocks and caches come from the heap, under the broker's own budget.
@@ -155,6 +155,11 @@ impl Reactors {
         self.metronome.counters()
     }
 
+    /// What the stall recorder sees, for other threads.
+    pub fn watch(&self) -> ReactorWatch {
+        ReactorWatch::new(Arc::clone(&self.metronome))
+    }
+
     /// Waits until every body has ended. The first error, in order of the seats, is returned; all are logged.
     pub fn join(self) -> Result<(), ReactorError> {
         let mut first = None;
@@ -227,11 +232,13 @@ impl Start {
             let (stop, stopping) = (self.stop.clone(), stopping.clone());
             async move {
                 loop {
+                    let due = Instant::now() + HEARTBEAT_PERIOD;
                     beat.turn();
                     if stop.requested() && !stopping.is_raised() {
                         stopping.raise();
                     }
                     Timer::new(HEARTBEAT_PERIOD).await;
+                    beat.late(due.elapsed());
                 }
             }
         });

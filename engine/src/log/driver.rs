@@ -75,6 +75,8 @@ impl Shell {
     pub(crate) async fn write_task(self: Rc<Self>) {
         while let Some(write) = self.writes.take().await {
             let open = self.table.opened(write.segment_start);
+            let end = write.segment_start + write.position + (*write.buf).as_ref().len() as u64;
+            self.trace.write_begins(end);
             let result = match open.zip(write.buf.shared()) {
                 Some((segment, buf)) => self.device.write(&segment, write.position, buf).await,
                 None => Err(io::Error::other("the segment being written isn't open")),
@@ -94,6 +96,7 @@ impl Shell {
             }
             offsets
         };
+        self.trace.write_ends(ok.then_some(offsets.written));
         if ok {
             let mut stats = self.stats.get();
             stats.writes += 1;
@@ -110,7 +113,9 @@ impl Shell {
 
     pub(crate) async fn flush_task(self: Rc<Self>) {
         while let Some(flush) = self.flushes.take().await {
+            self.trace.flush_begins(flush.upto);
             let result = self.flush_segments(&flush).await;
+            self.trace.flush_ends(result.is_ok().then_some(flush.upto));
             if result.is_ok() {
                 let mut stats = self.stats.get();
                 stats.flushes += 1;

@@ -41,6 +41,7 @@ mod switches;
 mod table;
 #[cfg(test)]
 mod testing;
+mod trace;
 mod verify;
 mod verify_queues;
 mod worker;
@@ -66,5 +67,6 @@ pub use state::LogState;
 pub use state_file::StateFile;
 #[doc(hidden)]
 pub use switches::Switches;
+pub use trace::{LogTimes, Stages};
 pub use verify::{Item, Problem, WalkError, WalkSummary, walk_log};
 pub use verify_queues::{QueueCheck, QueueFinding, QueueProblem, QueueSummary};

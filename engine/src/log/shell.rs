@@ -25,6 +25,7 @@ use super::{
     signal::{Changed, Slot},
     state::LogState,
     table::Table,
+    trace::{LogTimes, Stages, Trace},
 };
 use glommio::task::JoinHandle;
 use std::{
@@ -97,6 +98,7 @@ pub(crate) struct Shell {
     /// Why a segment could not be made the last time.
     pub(crate) not_made: RefCell<Option<LogError>>,
     pub(crate) stats: Cell<LogStats>,
+    pub(crate) trace: Trace,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -123,6 +125,7 @@ impl Log {
             zeroing: Cell::new(false),
             not_made: RefCell::default(),
             stats: Cell::default(),
+            trace: Trace::default(),
             tasks: RefCell::default(),
         }))
     }
@@ -304,6 +307,23 @@ impl Log {
             hot_bytes: self.0.core.borrow().hot_bytes() as u64,
             ..self.0.stats.get()
         }
+    }
+
+    /// How long writes and flushes took.
+    pub fn times(&self) -> LogTimes {
+        self.0.trace.times()
+    }
+
+    /// When what lies below `offset` was written and flushed. For sends that took long: a few comparisons per call.
+    pub fn stages(&self, offset: u64) -> Stages {
+        self.0.trace.stages(offset)
+    }
+
+    /// How many bytes of zeros lie ready ahead of the end, for the writes to come; `None` if zeroing ahead is off.
+    pub fn zeroed_ahead_bytes(&self) -> Option<u64> {
+        let core = self.0.core.borrow();
+        let ahead = core.zeroed_to().saturating_sub(core.offsets().appended);
+        self.0.config.core.zero_ahead.then_some(ahead)
     }
 
     // ---- upkeep ----

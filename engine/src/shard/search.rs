@@ -53,16 +53,24 @@ impl Shard {
         self.store_time_at(unit.physical_offset).await
     }
 
+    /// [`Shard::store_time`] as far as memory knows it: never reads from the device.
+    pub fn store_time_in_memory(&self, queue: &Queue, offset: i64) -> Option<i64> {
+        let mut found = None;
+        self.queues.recent(queue.units(), offset, 1, |unit| {
+            found = Some(unit);
+            false
+        });
+        let offset = u64::try_from(found?.physical_offset).ok()?;
+        store_time_of(self.log.hot(offset, HEAD_BYTES)?.bytes())
+    }
+
     pub(super) async fn store_time_at(&self, physical_offset: i64) -> Option<i64> {
         let offset = u64::try_from(physical_offset).ok()?;
         if offset < self.log.min_offset() {
             return None;
         }
         let head = self.bytes_at(offset, HEAD_BYTES, ReadHint::EXACT).await.ok()?;
-        let flags = i32_at(head.bytes(), SYS_FLAG_AT)?;
-        let at = STORE_TIME_AT[usize::from(flags & BORN_HOST_V6 != 0)];
-        let bytes = head.bytes().get(at..at + 8)?;
-        Some(i64::from_be_bytes(bytes.try_into().ok()?))
+        store_time_of(head.bytes())
     }
 
     /// The queue offset of the message stored nearest to `timestamp`, by stock's rules (the earlier on a tie; the first or
@@ -114,6 +122,13 @@ impl Shard {
         }
         self.store_time_at(i64::try_from(first).ok()?).await
     }
+}
+
+/// The store time in a record's first [`HEAD_BYTES`].
+fn store_time_of(head: &[u8]) -> Option<i64> {
+    let flags = i32_at(head, SYS_FLAG_AT)?;
+    let at = STORE_TIME_AT[usize::from(flags & BORN_HOST_V6 != 0)];
+    Some(i64::from_be_bytes(head.get(at..at + 8)?.try_into().ok()?))
 }
 
 fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {

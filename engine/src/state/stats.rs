@@ -103,9 +103,9 @@ impl Latencies {
         }
     }
 
-    fn add(&mut self, us: u64) {
-        self.counts[Self::class(us)] += 1;
-        self.total += 1;
+    fn add(&mut self, us: u64, n: u32) {
+        self.counts[Self::class(us)] += n;
+        self.total += u64::from(n);
     }
 
     /// The value in us that a share of `per_mille` of all does not exceed; 0 if there are none.
@@ -133,10 +133,11 @@ pub struct StoreStats {
     counters: Cell<Counters>,
     put_us_max: Cell<u64>,
     get_us_max: Cell<u64>,
-    put_classes: Cell<[u64; PUT_TIME_CLASSES.len()]>,
+    put_classes: [Cell<u64>; PUT_TIME_CLASSES.len()],
     put_classes_before: Cell<[u64; PUT_TIME_CLASSES.len()]>,
     latencies: RefCell<Latencies>,
-    latency_us: Cell<(u64, u64)>,
+    /// The quantiles of the last full minute; `None` before there was one.
+    latency_us: Cell<Option<(u64, u64)>>,
     minute_began_ms: Cell<i64>,
     samples: RefCell<VecDeque<Sample>>,
     days: Cell<DayMarks>,
@@ -150,10 +151,10 @@ impl StoreStats {
             counters: Cell::default(),
             put_us_max: Cell::new(0),
             get_us_max: Cell::new(0),
-            put_classes: Cell::default(),
+            put_classes: Default::default(),
             put_classes_before: Cell::default(),
             latencies: RefCell::new(Latencies::new()),
-            latency_us: Cell::new((0, 0)),
+            latency_us: Cell::new(None),
             minute_began_ms: Cell::new(now_ms),
             samples: RefCell::new(VecDeque::new()),
             days: Cell::default(),
@@ -184,13 +185,18 @@ impl StoreStats {
     /// How long one send took at the store, from its append until its level was reached.
     #[inline]
     pub fn put_took_us(&self, us: u64) {
+        self.puts_took_us(us, 1);
+    }
+
+    /// [`StoreStats::put_took_us`] for `n` sends that took equally long: those of one receive are answered together.
+    #[inline]
+    pub fn puts_took_us(&self, us: u64, n: u32) {
         self.put_us_max.set(self.put_us_max.get().max(us));
         let ms = us / 1_000;
         let class = PUT_TIME_CLASSES.partition_point(|(max, _)| *max < ms);
-        let mut classes = self.put_classes.get();
-        classes[class.min(PUT_TIME_CLASSES.len() - 1)] += 1;
-        self.put_classes.set(classes);
-        self.latencies.borrow_mut().add(us);
+        let class = &self.put_classes[class.min(PUT_TIME_CLASSES.len() - 1)];
+        class.set(class.get() + u64::from(n));
+        self.latencies.borrow_mut().add(us, n);
     }
 
     /// One send that the store refused.
@@ -223,9 +229,10 @@ impl StoreStats {
         samples.push_back(Sample { at_ms: now_ms, counters: self.counters.get() });
         if now_ms - self.minute_began_ms.get() >= MINUTE_MS {
             self.minute_began_ms.set(now_ms);
-            self.put_classes_before.set(self.put_classes.take());
+            self.put_classes_before.set(self.put_classes_now());
+            self.put_classes.iter().for_each(|class| class.set(0));
             let mut latencies = self.latencies.borrow_mut();
-            self.latency_us.set((latencies.quantile_us(990), latencies.quantile_us(999)));
+            self.latency_us.set(Some((latencies.quantile_us(990), latencies.quantile_us(999))));
             latencies.clear();
         }
     }
@@ -278,7 +285,10 @@ impl StoreStats {
         let c = self.counters.get();
         let days = self.days.get();
         let puts = c.puts.max(1);
-        let (p99_us, p999_us) = self.latency_us.get();
+        let (p99_us, p999_us) = self
+            .latency_us
+            .get()
+            .unwrap_or_else(|| (self.put_quantile_us(990), self.put_quantile_us(999)));
         let in_ms = |us: u64| format!("{:.2}", us as f64 / 1_000.0);
         vec![
             ("bootTimestamp", self.boot_ms.to_string()),
@@ -307,10 +317,14 @@ impl StoreStats {
         ]
     }
 
+    fn put_classes_now(&self) -> [u64; PUT_TIME_CLASSES.len()] {
+        std::array::from_fn(|class| self.put_classes[class].get())
+    }
+
     /// The classes of put times: of the last full minute, or of the running one while it is the first.
     fn distribution_text(&self) -> String {
         let before = self.put_classes_before.get();
-        let classes = if before.iter().any(|n| *n > 0) { before } else { self.put_classes.get() };
+        let classes = if before.iter().any(|n| *n > 0) { before } else { self.put_classes_now() };
         let mut text = String::new();
         for ((_, name), count) in PUT_TIME_CLASSES.iter().zip(classes) {
             let _ = write!(text, "{name}:{count} ");
@@ -381,7 +395,7 @@ mod tests {
     fn quantiles_are_within_their_step() {
         let mut latencies = Latencies::new();
         for us in 1..=100_000u64 {
-            latencies.add(us);
+            latencies.add(us, 1);
         }
         for (per_mille, exact) in [(500, 50_000.0), (990, 99_000.0), (999, 99_900.0)] {
             let off = latencies.quantile_us(per_mille) as f64 / exact;
