@@ -133,6 +133,16 @@ fn with_shard<'a>(shard: &'a Shard, labels: Labels<'a>) -> Vec<(&'a str, &'a str
     all
 }
 
+impl Scene {
+    /// The labels of what belongs to a reactor: those of its shard, or of the name server if that runs alone.
+    fn seat<'a>(&'a self, index: usize, labels: Labels<'a>) -> Vec<(&'a str, &'a str)> {
+        match self.shards.get(index) {
+            Some(shard) => with_shard(shard, labels),
+            None => [&[("shard", ""), ("broker", "namesrv")], labels].concat(),
+        }
+    }
+}
+
 fn flag(on: bool) -> f64 {
     f64::from(u8::from(on))
 }
@@ -210,7 +220,7 @@ pub static CATALOG: &[Family] = &[
         "Heartbeats of the reactor, 20 a second.",
         |scene, out| {
             for reactor in &scene.reactors {
-                out.counter(&[("reactor", reactor.name.as_str())], reactor.turns)?;
+                out.counter(&scene.seat(reactor.index, &[]), reactor.turns)?;
             }
         }
     ),
@@ -220,7 +230,7 @@ pub static CATALOG: &[Family] = &[
         "Time since the reactor's last heartbeat was seen.",
         |scene, out| {
             for reactor in &scene.reactors {
-                out.gauge(&[("reactor", reactor.name.as_str())], reactor.silent.as_secs_f64())?;
+                out.gauge(&scene.seat(reactor.index, &[]), reactor.silent.as_secs_f64())?;
             }
         }
     ),
@@ -230,7 +240,7 @@ pub static CATALOG: &[Family] = &[
         "How much later than due heartbeats ran, all together.",
         |scene, out| {
             for reactor in &scene.reactors {
-                out.seconds(&[("reactor", reactor.name.as_str())], reactor.late.as_secs_f64())?;
+                out.seconds(&scene.seat(reactor.index, &[]), reactor.late.as_secs_f64())?;
             }
         }
     ),
@@ -240,7 +250,7 @@ pub static CATALOG: &[Family] = &[
         "The most that a heartbeat was late since the start.",
         |scene, out| {
             for reactor in &scene.reactors {
-                out.gauge(&[("reactor", reactor.name.as_str())], reactor.late_max.as_secs_f64())?;
+                out.gauge(&scene.seat(reactor.index, &[]), reactor.late_max.as_secs_f64())?;
             }
         }
     ),
@@ -250,7 +260,7 @@ pub static CATALOG: &[Family] = &[
         "Times that a reactor did not turn for reactor.stall_ms, by what it was doing.",
         |scene, out| {
             for ((index, cause), stall) in &scene.stalls {
-                out.counter(&[("shard", &index.to_string()), ("cause", cause)], stall.count)?;
+                out.counter(&scene.seat(*index, &[("cause", *cause)]), stall.count)?;
             }
         }
     ),
@@ -261,7 +271,7 @@ pub static CATALOG: &[Family] = &[
         |scene, out| {
             for ((index, cause), stall) in &scene.stalls {
                 let seconds = stall.total.as_secs_f64();
-                out.seconds(&[("shard", &index.to_string()), ("cause", cause)], seconds)?;
+                out.seconds(&scene.seat(*index, &[("cause", *cause)]), seconds)?;
             }
         }
     ),
@@ -272,7 +282,7 @@ pub static CATALOG: &[Family] = &[
         |scene, out| {
             for ((index, cause), stall) in &scene.stalls {
                 let seconds = stall.longest.as_secs_f64();
-                out.gauge(&[("shard", &index.to_string()), ("cause", cause)], seconds)?;
+                out.gauge(&scene.seat(*index, &[("cause", *cause)]), seconds)?;
             }
         }
     ),
