@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use ringmq_engine::shard::Queue;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
@@ -32,10 +33,13 @@ pub(super) struct Lags {
     asked: Signal,
     done: Signal,
     /// Store times by pair and queue, for the offset at which they hold.
-    known: RefCell<FxHashMap<(Box<str>, Box<str>, i32), Known>>,
+    known: RefCell<FxHashMap<QueueOfPair, Known>>,
     /// Where the next survey begins among the pairs: where the last one had no reads left.
     first: Cell<usize>,
 }
+
+/// A queue as a group sees it: group, topic, queue id.
+type QueueOfPair = (Box<str>, Box<str>, i32);
 
 /// The store time of the message at a queue offset.
 #[derive(Debug, Clone, Copy)]
@@ -171,12 +175,7 @@ impl Broker {
     }
 
     /// When the message at `offset` was stored: from memory, or from the device while this survey may read.
-    async fn next_store_ms(
-        &self,
-        queue: &ringmq_engine::shard::Queue,
-        offset: i64,
-        survey: &mut Survey,
-    ) -> Option<i64> {
+    async fn next_store_ms(&self, queue: &Queue, offset: i64, survey: &mut Survey) -> Option<i64> {
         if let Some(found) = self.shard.store_time_in_memory(queue, offset) {
             return Some(found);
         }

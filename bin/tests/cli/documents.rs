@@ -156,9 +156,11 @@ fn the_readmes_five_minutes_work() {
 fn the_readmes_two_processes_work() {
     let dir = disk_dir();
     let (port, namesrv) = (free_ports(1), format!("127.0.0.1:{}", free_ports(1)));
+    let metrics = format!("127.0.0.1:{}", free_ports(1));
     let mut running = Vec::new();
     for command in commands(&read("README.md")) {
-        let Some(args) = ringmq_args(&command.replace("127.0.0.1:9876", &namesrv)) else {
+        let here = command.replace("127.0.0.1:9876", &namesrv).replace("127.0.0.1:5557", &metrics);
+        let Some(args) = ringmq_args(&here) else {
             continue;
         };
         let mut run = ringmq();
@@ -171,7 +173,7 @@ fn the_readmes_two_processes_work() {
             "broker" if !args.iter().any(|arg| arg == "--print-config") => {
                 run.args(["--listen", &format!("127.0.0.1:{port}"), "--shards", "1", "--data-dir"])
                     .arg(dir.path().join("store"));
-                "starting"
+                "boot success"
             }
             _ => continue,
         };
@@ -180,6 +182,7 @@ fn the_readmes_two_processes_work() {
         running.push(process);
     }
     assert_eq!(running.len(), 2);
+    assert!(std::net::TcpStream::connect(&metrics).is_ok(), "nothing listens on {metrics}");
     for process in running.iter_mut().rev() {
         process.signal(libc::SIGTERM);
         process.wait_for("stopped");

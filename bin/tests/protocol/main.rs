@@ -25,6 +25,7 @@ mod groups;
 mod inspect;
 mod locks;
 mod longpoll;
+mod metrics;
 mod offsets;
 mod permissions;
 mod properties;
