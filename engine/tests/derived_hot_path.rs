@@ -77,8 +77,14 @@ fn queue_appends_and_index_puts_are_allocation_free() {
     layout.create().expect("create");
     let worker = Rc::new(Worker::start("test-hot-path").expect("worker"));
     let config = QueueConfig::new(&layout);
-    let recovery =
-        QueueRecovery { log_min: 0, cut_at: 0, trusted: true, clean: true, digest: None };
+    let recovery = QueueRecovery {
+        log_min: 0,
+        cut_at: 0,
+        trusted: true,
+        clean: true,
+        digest: None,
+        same_beginning: false,
+    };
     let loaded = load_queues(&config, &recovery).expect("load");
     let store = QueueStore::new(config, Rc::clone(&worker), loaded);
     let queues: Vec<_> = (0..64).map(|n| store.open(&format!("topic{}", n / 8), n % 8)).collect();

@@ -30,17 +30,21 @@ pub struct QueueDigest {
     pub max_offsets: u64,
     /// Sum of the physical ends of the last units (wrapping).
     pub ends: u64,
+    /// Sum of the min offsets (wrapping). They move with the log's beginning.
+    pub min_offsets: u64,
 }
 
 impl QueueDigest {
     pub(super) fn add(&mut self, other: QueueDigest) {
         self.max_offsets = self.max_offsets.wrapping_add(other.max_offsets);
         self.ends = self.ends.wrapping_add(other.ends);
+        self.min_offsets = self.min_offsets.wrapping_add(other.min_offsets);
     }
 
     pub(super) fn subtract(&mut self, other: QueueDigest) {
         self.max_offsets = self.max_offsets.wrapping_sub(other.max_offsets);
         self.ends = self.ends.wrapping_sub(other.ends);
+        self.min_offsets = self.min_offsets.wrapping_sub(other.min_offsets);
     }
 }
 
@@ -144,7 +148,11 @@ impl Queue {
 
     /// This queue's part of a [`QueueDigest`].
     pub(super) fn digest(&self) -> QueueDigest {
-        QueueDigest { max_offsets: self.max.get() as u64, ends: self.end_physical.get() as u64 }
+        QueueDigest {
+            max_offsets: self.max.get() as u64,
+            ends: self.end_physical.get() as u64,
+            min_offsets: self.min.get() as u64,
+        }
     }
 
     /// Raises the first readable queue offset; it never falls and never passes the end.

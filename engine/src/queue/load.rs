@@ -32,6 +32,8 @@ pub struct QueueRecovery {
     pub clean: bool,
     /// From the mark that `cut_at` comes from, if it does: what the queues must add up to.
     pub digest: Option<QueueDigest>,
+    /// The log begins where it did when the mark was made: then the queues begin where they did.
+    pub same_beginning: bool,
 }
 
 /// One queue as found.
@@ -101,27 +103,42 @@ pub fn load_queues(
             loaded.queues.push(queue);
         }
     }
-    check_digest(recovery, &mut loaded);
+    check_digest(config, recovery, &mut loaded)?;
     Ok(loaded)
 }
 
-/// Units or queues may be missing without a trace in the files that are left: then only the whole log will do.
-fn check_digest(recovery: &QueueRecovery, loaded: &mut LoadedQueues) {
-    let Some(expected) = recovery.digest else { return };
+/// Units or queues may be missing, or units be others than they were, without a trace in the files: then only the whole log will do, and
+/// no unit that is there is believed.
+fn check_digest(
+    config: &QueueConfig,
+    recovery: &QueueRecovery,
+    loaded: &mut LoadedQueues,
+) -> Result<(), QueueError> {
+    let Some(mut expected) = recovery.digest else { return Ok(()) };
     let mut found = QueueDigest::default();
     for queue in &loaded.queues {
         found.add(QueueDigest {
             max_offsets: queue.max_offset as u64,
             ends: queue.end_physical as u64,
+            min_offsets: queue.min_offset as u64,
         });
     }
-    if found != expected {
-        let what = "consume queues are not complete: rebuilt from the whole log";
-        tracing::warn!("{what}");
-        loaded.report.redo_from = Some(recovery.log_min);
-        loaded.report.repaired += 1;
-        loaded.report.repairs.push(what.to_owned());
+    if !recovery.same_beginning {
+        expected.min_offsets = found.min_offsets;
     }
+    if found == expected {
+        return Ok(());
+    }
+    let what = "consume queues are not what they were: made again from the whole log";
+    tracing::warn!("{what}");
+    for queue in loaded.queues.drain(..) {
+        let dir = queue_dir(&config.dir, &queue.topic, queue.queue_id);
+        fs::remove_dir_all(&dir).map_err(|error| QueueError::io("remove", &dir, &error))?;
+    }
+    loaded.report.redo_from = Some(recovery.log_min);
+    loaded.report.repaired += 1;
+    loaded.report.repairs.push(what.to_owned());
+    Ok(())
 }
 
 fn clear_prepared(prepare: &Path) -> Result<(), QueueError> {

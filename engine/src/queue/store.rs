@@ -248,10 +248,7 @@ impl QueueStore {
                 );
             }
         }
-        self.change_digest(|digest| {
-            digest.subtract(before);
-            digest.add(queue.digest());
-        });
+        self.digest_changed(queue, before);
         inner.memory_bytes.set(inner.memory_bytes.get() + UNIT_BYTES);
         inner.unwritten_bytes.set(inner.unwritten_bytes.get() + UNIT_BYTES);
         if !queue.dirty.replace(true) {
@@ -263,6 +260,14 @@ impl QueueStore {
     /// Of all units appended so far: goes into a checkpoint, see [`crate::store::CheckpointInput`].
     pub fn digest(&self) -> QueueDigest {
         self.inner.digest.get()
+    }
+
+    /// Of a queue that had the digest `before`.
+    pub(super) fn digest_changed(&self, queue: &QueueRef, before: QueueDigest) {
+        self.change_digest(|digest| {
+            digest.subtract(before);
+            digest.add(queue.digest());
+        });
     }
 
     fn change_digest(&self, change: impl FnOnce(&mut QueueDigest)) {
@@ -490,15 +495,34 @@ impl QueueStore {
             return Ok(());
         };
         let uids: Vec<u32> = queues.iter().map(|queue| queue.uid).collect();
-        for queue in &queues {
-            self.change_digest(|digest| digest.subtract(queue.digest()));
-            let (bytes, unwritten) = queue.remove();
-            inner.memory_bytes.set(inner.memory_bytes.get().saturating_sub(bytes));
-            inner.unwritten_bytes.set(inner.unwritten_bytes.get().saturating_sub(unwritten));
-            inner.readers.forget(queue.uid, None);
-        }
+        queues.iter().for_each(|queue| self.forget(queue));
         let writer = Arc::clone(&inner.writer);
         inner.worker.run(move || lock_writer(&writer).remove_topic(&topic, &uids)).await?
+    }
+
+    /// Forgets one queue and removes its files: it begins anew at whatever queue offset comes next.
+    ///
+    /// # Errors
+    /// [`QueueError`] if files cannot be removed.
+    pub async fn remove_queue(&self, topic: &str, queue_id: i32) -> Result<(), QueueError> {
+        let inner = &*self.inner;
+        let Some(queue) = self.find(topic, queue_id) else { return Ok(()) };
+        if let Some(queues) = inner.topics.borrow_mut().get_mut(topic) {
+            queues.retain(|known| known.uid != queue.uid);
+        }
+        self.forget(&queue);
+        let writer = Arc::clone(&inner.writer);
+        let (topic, uid) = (Arc::clone(queue.topic()), queue.uid);
+        inner.worker.run(move || lock_writer(&writer).remove_queue(&topic, queue_id, uid)).await?
+    }
+
+    fn forget(&self, queue: &QueueRef) {
+        let inner = &*self.inner;
+        self.change_digest(|digest| digest.subtract(queue.digest()));
+        let (bytes, unwritten) = queue.remove();
+        inner.memory_bytes.set(inner.memory_bytes.get().saturating_sub(bytes));
+        inner.unwritten_bytes.set(inner.unwritten_bytes.get().saturating_sub(unwritten));
+        inner.readers.forget(queue.uid, None);
     }
 
     /// Deletes files whose records are all gone from the log and raises the queues' first offsets to records that are not.

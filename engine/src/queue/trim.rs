@@ -69,7 +69,9 @@ pub(super) async fn trim(store: &QueueStore, log_min: i64) -> Result<TrimReport,
             if answer.deleted > 0 {
                 store.inner.readers.forget(queue.uid, Some(answer.first_file));
             }
+            let before = queue.digest();
             report.raised_queues += usize::from(raise(queue, &answer, log_min));
+            store.digest_changed(queue, before);
         }
     }
     Ok(report)

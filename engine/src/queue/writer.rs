@@ -214,17 +214,31 @@ impl QueueWriter {
         for uid in uids {
             self.forget(*uid, None);
         }
-        let path = self.dir.join(topic);
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(QueueError::io("remove the directory of", &path, &error))
-            }
-            _ => Ok(()),
-        }
+        remove_dir(&self.dir.join(topic))
+    }
+
+    /// Removes the directory of a queue.
+    pub(super) fn remove_queue(
+        &mut self,
+        topic: &str,
+        queue_id: i32,
+        uid: u32,
+    ) -> Result<(), QueueError> {
+        self.forget(uid, None);
+        remove_dir(&self.queue_dir(topic, queue_id))
     }
 
     pub(super) fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+}
+
+fn remove_dir(path: &Path) -> Result<(), QueueError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(QueueError::io("remove the directory of", path, &error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ringmq_net::record::{CheckResult, CheckRule, RecordView, check, name};
+use ringmq_net::record::{CheckResult, CheckRule, check, name};
 use smallvec::SmallVec;
 
 use super::{Queue, Shard, ShardError};
@@ -286,10 +286,25 @@ impl Shard {
             Err(LogError::OutOfRange { .. }) => return Err(outside()),
             Err(error) => return Err(error.into()),
         };
-        match wrong(slice.bytes(), queue, queue_offset, physical) {
-            None => Ok(Some(slice)),
-            Some(why) => Err(damaged(why)),
+        let ahead = look(slice.bytes(), queue, queue_offset, physical).map_err(damaged)?;
+        if ahead > 0 && !self.neighbour_is_ahead(queue, queue_offset).await {
+            let says = queue_offset + ahead;
+            return Err(damaged(format!(
+                "the record at physical offset {physical} says it is message {says}"
+            )));
         }
+        Ok(Some(slice))
+    }
+
+    /// Where a stock broker had lost units, all later records of the queue stand before the place that they name. A single one that
+    /// does is damaged.
+    async fn neighbour_is_ahead(&self, queue: &Queue, queue_offset: i64) -> bool {
+        let other =
+            if queue_offset + 1 < queue.max_offset() { queue_offset + 1 } else { queue_offset - 1 };
+        let Ok(Some(unit)) = self.unit(queue, other).await else { return false };
+        let Ok(physical) = u64::try_from(unit.physical_offset) else { return false };
+        let Ok(Some(slice)) = self.record_at(physical).await else { return false };
+        look(slice.bytes(), queue, other, physical).is_ok_and(|ahead| ahead > 0)
     }
 
     /// Whether the record before is still in the log: then the one at `queue_offset` must be too, for units ascend.
@@ -327,32 +342,37 @@ impl Shard {
     }
 }
 
-/// What is wrong with the bytes that a unit points to, if anything.
-fn wrong(bytes: &[u8], queue: &Queue, queue_offset: i64, physical: u64) -> Option<String> {
-    match check(bytes, physical, CheckRule::Stock) {
-        CheckResult::Good(record) if record.total_size() != bytes.len() => Some(format!(
+/// What the unit of a queue offset leads to: how far ahead of that offset the record says it is, 0 as a rule, or what is wrong.
+fn look(bytes: &[u8], queue: &Queue, queue_offset: i64, physical: u64) -> Result<i64, String> {
+    let record = match check(bytes, physical, CheckRule::Stock) {
+        CheckResult::Good(record) => record,
+        CheckResult::Bad { why, .. } => {
+            return Err(format!("at physical offset {physical}: {why}"));
+        }
+        CheckResult::Need { .. } | CheckResult::Blank { .. } | CheckResult::End => {
+            let bytes = bytes.len();
+            return Err(format!("no record of {bytes} bytes is at physical offset {physical}"));
+        }
+    };
+    if record.total_size() != bytes.len() {
+        return Err(format!(
             "the record at physical offset {physical} has {} bytes, its consume queue unit says {}",
             record.total_size(),
             bytes.len()
-        )),
-        CheckResult::Good(record) if !belongs(&record, queue, queue_offset) => Some(format!(
+        ));
+    }
+    // One that a stock broker put into several queues has the place of one of them.
+    if record.properties_text().contains(name::INNER_MULTI_DISPATCH) {
+        return Ok(0);
+    }
+    let ahead = record.queue_offset().saturating_sub(queue_offset);
+    if record.queue_id() != queue.id() || record.topic() != &**queue.topic() || ahead < 0 {
+        return Err(format!(
             "its consume queue unit points to physical offset {physical}, where message {} of {}/{} is",
             record.queue_offset(),
             record.topic(),
             record.queue_id()
-        )),
-        CheckResult::Good(_) => None,
-        CheckResult::Bad { why, .. } => Some(format!("at physical offset {physical}: {why}")),
-        CheckResult::Need { .. } | CheckResult::Blank { .. } | CheckResult::End => {
-            Some(format!("no record of {} bytes is at physical offset {physical}", bytes.len()))
-        }
+        ));
     }
-}
-
-/// Whether a record may stand at a place of a queue: it is the queue's own, or one that a stock broker put into several queues. Where
-/// a stock broker had lost units, the later ones stand before the place that their record names.
-fn belongs(record: &RecordView<'_>, queue: &Queue, queue_offset: i64) -> bool {
-    let own = record.queue_id() == queue.id() && record.topic() == &**queue.topic();
-    own && record.queue_offset() >= queue_offset
-        || record.properties_text().contains(name::INNER_MULTI_DISPATCH)
+    Ok(ahead)
 }

@@ -81,6 +81,7 @@ impl Shard {
         CheckpointInput {
             dispatched: self.dispatched.get(),
             queues: self.queues.digest(),
+            log_min: self.log.min_offset(),
             physic_timestamp: timestamp,
             logics_timestamp: timestamp,
             lock: self.lock.stamp(),
@@ -124,7 +125,8 @@ impl Shard {
     pub async fn remove_topic(&self, topic: &str) -> Result<(), ShardError> {
         self.table.remove(topic);
         self.queues.remove_topic(topic).await?;
-        Ok(())
+        // A mark that still counts the queues would have them made again after a crash.
+        self.checkpoint().await
     }
 
     /// Bytes of a segment.

@@ -163,6 +163,7 @@ impl Shard {
             // one cannot survive.
             cut_at: known.map_or(end, |from| from.min(end)),
             digest: mark.as_ref().map(|mark| mark.queues),
+            same_beginning: mark.as_ref().is_some_and(|mark| mark.log_min == log.min_offset()),
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
         };

@@ -55,7 +55,7 @@ impl Shard {
             match check(rest, offset, CheckRule::Stock) {
                 CheckResult::Good(view) => {
                     at += view.total_size();
-                    self.redo_record(&view, redone)?;
+                    self.redo_record(&view, redone).await?;
                 }
                 CheckResult::Blank { .. } => return Ok(Used::Blank),
                 // Longer than what is here: it begins the next chunk.
@@ -81,14 +81,18 @@ impl Shard {
         };
         let record = self.bytes_at(at, size, ReadHint::EXACT).await?;
         match check(record.bytes(), at, CheckRule::Stock) {
-            CheckResult::Good(view) => self.redo_record(&view, redone)?,
+            CheckResult::Good(view) => self.redo_record(&view, redone).await?,
             CheckResult::Bad { why, .. } => return Err(damaged(at, why)),
             _ => return Err(damaged(at, format!("no record of {size} bytes"))),
         }
         Ok(at + size as u64)
     }
 
-    fn redo_record(&self, view: &RecordView<'_>, redone: &mut Redone) -> Result<(), ShardError> {
+    async fn redo_record(
+        &self,
+        view: &RecordView<'_>,
+        redone: &mut Redone,
+    ) -> Result<(), ShardError> {
         if let Some(why) = impossible(view) {
             return Err(damaged(view.physical_offset() as u64, why));
         }
@@ -115,7 +119,22 @@ impl Shard {
         } else {
             tags_code(known.tags)
         };
-        let units = self.queues.open(view.topic(), view.queue_id());
+        let mut units = self.queues.open(view.topic(), view.queue_id());
+        let max = units.max_offset();
+        if view.queue_offset() < max && view.physical_offset() >= units.end_physical() {
+            if view.queue_offset() != 0 {
+                let why = format!(
+                    "a record with queue offset {} where {max} must follow in {}/{}",
+                    view.queue_offset(),
+                    view.topic(),
+                    view.queue_id()
+                );
+                return Err(damaged(view.physical_offset() as u64, why));
+            }
+            // The topic was deleted and made again in between: what is before belongs to a queue that is gone.
+            self.queues.remove_queue(view.topic(), view.queue_id()).await?;
+            units = self.queues.open(view.topic(), view.queue_id());
+        }
         self.queues.append(
             &units,
             view.queue_offset(),

@@ -14,6 +14,8 @@ pub struct CheckpointInput {
     pub dispatched: u64,
     /// [`QueueStore::digest`] at the same moment.
     pub queues: QueueDigest,
+    /// Where the log begins.
+    pub log_min: u64,
     /// Store timestamp of the last record that is durable in the log; for a stock broker that takes over.
     pub physic_timestamp: i64,
     /// Store timestamp of the last dispatched record; for a stock broker that takes over.
@@ -57,6 +59,7 @@ pub async fn write_checkpoint(
     let mark = DerivedMark {
         dispatched: input.dispatched,
         queues: input.queues,
+        log_min: input.log_min,
         lock: input.lock,
         index: index_files,
     };

@@ -12,7 +12,7 @@ const VERSION: &str = "ringmq-derived 2";
 /// Consume queue units and index entries of every record below `dispatched` are durable. With it, recovery cuts all queues
 /// there and redoes the rest from the log, so it never has to trust a unit that may be torn.
 ///
-/// The file is text: a version line, then `dispatched`, `queue-offsets`, `queue-ends`, `lock-inode`, `lock-modified-ns`, one line
+/// The file is text: a version line, then `dispatched`, `queue-offsets`, `queue-ends`, `queue-begins`, `log-min`, `lock-inode`, `lock-modified-ns`, one line
 /// `index <name> <next entry> <physical offset of the last entry's record>` for each index file, and the CRC-32C of the lines
 /// before. Another version, a wrong CRC or another lock stamp than the one read at start means: not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct DerivedMark {
     pub dispatched: u64,
     /// What the consume queues add up to at `dispatched`.
     pub queues: QueueDigest,
+    /// Where the log began at the same moment.
+    pub log_min: u64,
     /// The lock file as our own process left it: tells whether another broker changed the store since.
     pub lock: LockStamp,
     /// The index files, oldest first: what is missing at the next start is made again.
@@ -53,10 +55,12 @@ impl DerivedMark {
 
     fn text(&self) -> String {
         let mut lines = format!(
-            "{VERSION}\ndispatched {}\nqueue-offsets {}\nqueue-ends {}\nlock-inode {}\nlock-modified-ns {}\n",
+            "{VERSION}\ndispatched {}\nqueue-offsets {}\nqueue-ends {}\nqueue-begins {}\nlog-min {}\nlock-inode {}\nlock-modified-ns {}\n",
             self.dispatched,
             self.queues.max_offsets,
             self.queues.ends,
+            self.queues.min_offsets,
+            self.log_min,
             self.lock.inode,
             self.lock.modified_ns
         );
@@ -75,6 +79,8 @@ impl DerivedMark {
         let dispatched = lines.next()?.strip_prefix("dispatched ")?.parse().ok()?;
         let max_offsets = lines.next()?.strip_prefix("queue-offsets ")?.parse().ok()?;
         let ends = lines.next()?.strip_prefix("queue-ends ")?.parse().ok()?;
+        let min_offsets = lines.next()?.strip_prefix("queue-begins ")?.parse().ok()?;
+        let log_min = lines.next()?.strip_prefix("log-min ")?.parse().ok()?;
         let inode = lines.next()?.strip_prefix("lock-inode ")?.parse().ok()?;
         let modified_ns = lines.next()?.strip_prefix("lock-modified-ns ")?.parse().ok()?;
         let mut index = Vec::new();
@@ -88,7 +94,8 @@ impl DerivedMark {
         }
         let mark = Self {
             dispatched,
-            queues: QueueDigest { max_offsets, ends },
+            queues: QueueDigest { max_offsets, ends, min_offsets },
+            log_min,
             lock: LockStamp { inode, modified_ns },
             index,
         };

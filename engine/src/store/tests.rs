@@ -87,14 +87,14 @@ fn a_mark_is_believed_only_if_whole_and_nobody_else_was_here() {
     let lock = StoreLock::acquire(&layout).expect("lock").stamp();
     let path = layout.derived_mark();
     assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), None);
-    let queues = crate::queue::QueueDigest { max_offsets: 5, ends: 6 };
+    let queues = crate::queue::QueueDigest { max_offsets: 5, ends: 6, min_offsets: 2 };
     let file = |name: &str| crate::index::IndexFileMark {
         name: name.to_owned(),
         next_entry: 7,
         end_physical: 99,
     };
     let index = vec![file("20231114221320123"), file("20231114221320124")];
-    let mark = DerivedMark { dispatched: 4711, queues, lock, index };
+    let mark = DerivedMark { dispatched: 4711, queues, log_min: 3, lock, index };
     mark.save(&path).expect("save");
     assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), Some(mark.clone()));
     assert_eq!(DerivedMark::load(&path, None).expect("load"), None);
@@ -148,8 +148,14 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
         let worker = Rc::new(Worker::start("test-store").expect("worker"));
         let queue_config = QueueConfig { file_bytes: 400, ..QueueConfig::new(&layout) };
         let index_config = IndexConfig { slots: 7, entries: 6, ..IndexConfig::new(&layout) };
-        let recovery =
-            QueueRecovery { log_min: 0, cut_at: 0, trusted: true, clean: true, digest: None };
+        let recovery = QueueRecovery {
+            log_min: 0,
+            cut_at: 0,
+            trusted: true,
+            clean: true,
+            digest: None,
+            same_beginning: false,
+        };
         let loaded = load_queues(&queue_config, &recovery).expect("load");
         let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
         let recovery = IndexRecovery { log_min: 0, log_end: 0, clean: true, files: None };
@@ -162,6 +168,7 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
         let input = CheckpointInput {
             dispatched: 800,
             queues: queues.digest(),
+            log_min: 0,
             physic_timestamp: 1_000_007,
             logics_timestamp: 1_000_006,
             lock: stamp,

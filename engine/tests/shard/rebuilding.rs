@@ -154,3 +154,38 @@ fn a_delayed_message_keeps_its_time_when_its_queue_is_made_again() {
         shard.close().await.expect("a clean stop");
     });
 }
+
+/// A log keeps the records of a topic that was deleted: made again, the topic must not get them instead of its own.
+#[test]
+fn a_topic_that_was_deleted_and_made_again_gets_back_its_own_messages_alone() {
+    let dir = disk_dir();
+    on_reactor(move || async move {
+        let (shard, _) = open(dir.path()).await;
+        let send = async |body: &[u8]| {
+            let queue = shard.queue("T", 0).expect("a queue");
+            put_run(&shard, &queue, 1_000, &[(body.to_vec(), String::new())]);
+            settle(&shard).await;
+        };
+        for body in [b"old 0", b"old 1", b"old 2"] {
+            send(body).await;
+        }
+        shard.remove_topic("T").await.expect("removed");
+        for body in [b"new 0", b"new 1"] {
+            send(body).await;
+        }
+        shard.close().await.expect("a clean stop");
+        drop(shard);
+        for gone in ["consumequeue", "ringmq/derived"] {
+            let path = dir.path().join(gone);
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+                .expect("removed");
+        }
+        let (shard, report) = open(dir.path()).await;
+        assert_eq!(report.redone_records, 5);
+        let queue = shard.queue("T", 0).expect("a queue");
+        let wanted: Vec<Vec<u8>> = vec![b"new 0".to_vec(), b"new 1".to_vec()];
+        assert_eq!(bodies(&shard, &queue, 0).await, wanted);
+        assert_eq!(queue.next_offset(), 2);
+        shard.close().await.expect("a clean stop");
+    });
+}

@@ -80,8 +80,19 @@ fn units_that_disappeared_are_missed() {
     let queue = |config: &QueueConfig| {
         std::fs::remove_dir_all(config.dir.join("B")).expect("remove");
     };
+    let first_file = |config: &QueueConfig| {
+        std::fs::remove_file(file(config, "A", 0, 0)).expect("remove");
+    };
+    // The offset in the last unit: it is in order, and leads elsewhere.
+    let last_unit = |config: &QueueConfig| {
+        let path = file(config, "A", 0, 1200);
+        let mut bytes = std::fs::read(&path).expect("read");
+        let last = bytes.chunks(20).rposition(|unit| unit[11] != 0).expect("a unit");
+        bytes[last * 20 + 7] ^= 1;
+        std::fs::write(path, bytes).expect("write");
+    };
     let all = |config: &QueueConfig| std::fs::remove_dir_all(&config.dir).expect("remove");
-    let damages: [&dyn Fn(&QueueConfig); 3] = [&zeroed, &queue, &all];
+    let damages: [&dyn Fn(&QueueConfig); 5] = [&zeroed, &queue, &first_file, &last_unit, &all];
     for damage in damages {
         let (_dir, config) = filled();
         let before = everything(&config);

@@ -36,7 +36,14 @@ fn open(config: &QueueConfig, recovery: QueueRecovery) -> (QueueStore, LoadRepor
 }
 
 fn clean(log_end: u64) -> QueueRecovery {
-    QueueRecovery { log_min: 0, cut_at: log_end, trusted: true, clean: true, digest: None }
+    QueueRecovery {
+        log_min: 0,
+        cut_at: log_end,
+        trusted: true,
+        clean: true,
+        digest: None,
+        same_beginning: true,
+    }
 }
 
 fn file(config: &QueueConfig, topic: &str, queue_id: i32, start: u64) -> std::path::PathBuf {

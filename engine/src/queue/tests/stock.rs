@@ -57,7 +57,14 @@ fn a_queue_that_begins_late_is_pre_blanked_as_stock_does() {
 
     // Every form of load finds it again, and its first offset is that of the first message.
     for (trusted, clean) in [(true, true), (true, false), (false, true), (false, false)] {
-        let recovery = QueueRecovery { log_min: 0, cut_at: 7000, trusted, clean, digest: None };
+        let recovery = QueueRecovery {
+            log_min: 0,
+            cut_at: 7000,
+            trusted,
+            clean,
+            digest: None,
+            same_beginning: false,
+        };
         let loaded = load_queues(&config, &recovery).expect("load");
         let expected = LoadedQueue {
             topic: "T".to_owned(),
