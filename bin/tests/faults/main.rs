@@ -15,3 +15,4 @@ mod shutdown;
 mod sigkill;
 mod starvation;
 mod stock_store;
+mod surgery;

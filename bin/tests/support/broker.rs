@@ -14,6 +14,8 @@ pub enum Target {
     RingMq,
     /// The stock broker, to prove the tests themselves: it has one shard, no levels and what else a test says of it.
     Stock497,
+    /// The newest stock broker, which has a store of the same form and more beside it.
+    Stock550,
 }
 
 impl Target {
@@ -27,7 +29,16 @@ impl Target {
     }
 
     pub fn is_stock(self) -> bool {
-        self == Target::Stock497
+        self.version().is_some()
+    }
+
+    /// Which release, if it is stock.
+    pub fn version(self) -> Option<&'static str> {
+        match self {
+            Target::RingMq => None,
+            Target::Stock497 => Some("4.9.7"),
+            Target::Stock550 => Some("5.5.0"),
+        }
     }
 }
 
@@ -51,6 +62,8 @@ pub struct Options {
     pub more_namesrvs: Vec<String>,
     /// More of the command line; for RingMQ alone.
     pub args: Vec<String>,
+    /// More keys of `broker.conf`; for stock alone.
+    pub stock: Vec<String>,
 }
 
 impl Default for Options {
@@ -65,6 +78,7 @@ impl Default for Options {
             faults: String::new(),
             more_namesrvs: Vec::new(),
             args: Vec::new(),
+            stock: Vec::new(),
         }
     }
 }
@@ -85,9 +99,9 @@ impl NameServer {
     pub fn start_at(target: Target, dir: &Path, port: u16) -> NameServer {
         std::fs::create_dir_all(dir).expect("a directory for the name server");
         let address = loopback(port);
-        let command = match target {
-            Target::Stock497 => peers::script(&["namesrv", "4.9.7", &text(dir), &port.to_string()]),
-            Target::RingMq => {
+        let command = match target.version() {
+            Some(version) => peers::script(&["namesrv", version, &text(dir), &port.to_string()]),
+            None => {
                 let mut c = ringmq();
                 c.args(["namesrv", "--listen", &address.to_string(), "--data-dir", &text(dir)]);
                 c
@@ -206,25 +220,25 @@ impl Broker {
     /// Starts the program, without waiting for anything.
     pub fn spawn(&mut self) {
         assert!(!self.is_running(), "{} runs already", self.options.name);
-        let command = match self.target {
-            Target::Stock497 => {
+        let command = match self.target.version() {
+            Some(version) => {
                 if self.with_namesrv && self.stock_namesrv.is_none() {
                     let dir = self.dir.join("namesrv");
                     self.stock_namesrv =
                         Some(NameServer::start_at(self.target, &dir, self.namesrv.port()));
                 }
-                self.stock_command()
+                self.stock_command(version)
             }
-            Target::RingMq => self.ringmq_command(),
+            None => self.ringmq_command(),
         };
         self.process = Some(Process::spawn(&self.options.name, command, &self.log()));
     }
 
-    fn stock_command(&self) -> Command {
+    fn stock_command(&self, version: &str) -> Command {
         let flush = if self.options.durability == "sync" { "SYNC_FLUSH" } else { "ASYNC_FLUSH" };
-        peers::script(&[
+        let mut command = peers::script(&[
             "broker",
-            "4.9.7",
+            version,
             &text(&self.dir),
             &self.port.to_string(),
             &self.namesrv.to_string(),
@@ -233,7 +247,9 @@ impl Broker {
             &format!("flushDiskType={flush}"),
             // A test's directory is no disk of its own: how full that one is shall not matter.
             "diskMaxUsedSpaceRatio=95",
-        ])
+        ]);
+        command.args(&self.options.stock);
+        command
     }
 
     fn ringmq_command(&self) -> Command {

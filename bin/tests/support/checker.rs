@@ -260,6 +260,10 @@ pub fn same_properties(
     if let Some(at) = there.iter().position(|(name, _)| name == "CLUSTER") {
         there.remove(at);
     }
+    // What stock 5 stores besides: its defaults, which 4.9 only tells in replies.
+    for (name, value) in [("MSG_REGION", "DefaultRegion"), ("TRACE_ON", "true")] {
+        there.retain(|(n, v)| (&**n, &**v) != (name, value));
+    }
     let matches = more.iter().any(|more| {
         let mut wanted = pairs(text);
         wanted.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
