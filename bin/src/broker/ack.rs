@@ -260,10 +260,9 @@ impl Acks {
     }
 
     /// The log has failed: what waits is answered now. A message that was written but not flushed is stored at level
-    /// `write` (10); one that was not written is refused (14), so that a producer tries another broker.
-    ///
-    /// Returns how many were refused.
-    pub(super) fn fail(&self, written: u64, why: &str) -> u64 {
+    /// `write` (10, with `why`); one that was not written is refused as later ones are (14, with `refusal`), so that a producer
+    /// tries another broker. Returns how many were refused.
+    pub(super) fn fail(&self, written: u64, why: &str, refusal: &str) -> u64 {
         let mut waiting = self.waiting.borrow_mut();
         let mut refused = 0;
         while let Some(ack) = waiting.pop_front() {
@@ -271,11 +270,11 @@ impl Acks {
                 self.answer(&ack, response::FLUSH_DISK_TIMEOUT, Some(why), Level::Write);
             } else {
                 let ext = self.replies.refusal_fields();
-                let (code, ext) = match ack.stored {
-                    AckOf::Send(_) => (response::SERVICE_NOT_AVAILABLE, &ext[..]),
-                    AckOf::SendBack => (response::SYSTEM_ERROR, &[][..]),
+                let (code, remark, ext) = match ack.stored {
+                    AckOf::Send(_) => (response::SERVICE_NOT_AVAILABLE, refusal, &ext[..]),
+                    AckOf::SendBack => (response::SYSTEM_ERROR, why, &[][..]),
                 };
-                reply(&ack, code, Some(why), ext);
+                reply(&ack, code, Some(remark), ext);
                 refused += 1;
             }
         }

@@ -478,7 +478,8 @@ impl ShardListener for Listener {
         let log = broker.shard.log();
         if let Some(failure) = log.failed() {
             let why = failure.to_string();
-            for _ in 0..broker.acks.fail(log.written(), &why) {
+            let refusal = broker.not_writable();
+            for _ in 0..broker.acks.fail(log.written(), &why, refusal.remark()) {
                 broker.stats.meters.refused(Reason::LogFailed);
             }
             if !broker.log_failed.replace(true) {

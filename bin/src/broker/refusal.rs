@@ -32,6 +32,11 @@ impl Refusal {
         self.code
     }
 
+    /// The text a client sees.
+    pub fn remark(&self) -> &str {
+        &self.remark
+    }
+
     /// Answers with no ext fields.
     pub fn reply(&self, conn: &Rc<Conn>, serialize: SerializeType, opaque: i32) {
         self.reply_with(conn, serialize, opaque, Some(&[]));
