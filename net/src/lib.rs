@@ -35,6 +35,7 @@ pub mod header;
 pub mod headers;
 pub mod json;
 pub mod language;
+pub mod map;
 pub mod record;
 pub mod reply;
 mod scan;

@@ -35,6 +35,10 @@ pub struct ServerConfig {
     /// A connection with more unsent reply bytes than this is closed: its peer takes nothing while others
     /// keep answering it (woken pulls, notifications). Default 64 MiB.
     pub out_bytes_cap: usize,
+    /// Memory for what all connections have buffered: unfinished requests, and replies that have not left with the blocks that
+    /// they keep alive. From half of it on, a connection is not read with more than 64 KiB of unsent replies, and
+    /// replies keep no blocks; beyond it the connections that hold the most for the longest are closed. Default 128 MiB.
+    pub held_bytes_max: usize,
     /// Close after this long without a byte in either direction. Default 120 s (stock
     /// `serverChannelMaxIdleTimeSeconds`); clients send a heartbeat each 30 s.
     pub idle: Duration,
@@ -52,6 +56,7 @@ impl ServerConfig {
             conns_max: 20_000,
             out_bytes_max: 4 << 20,
             out_bytes_cap: 64 << 20,
+            held_bytes_max: 128 << 20,
             idle: Duration::from_secs(120),
             frame_bytes_max: FRAME_BYTES_MAX,
             backlog: 1024,

@@ -30,6 +30,8 @@ pub struct Conn {
     pub(super) fd: Cell<RawFd>,
     pub(super) out: RefCell<OutQueue>,
     pub(super) rx: RefCell<RecvBuf>,
+    /// See [`Conn::mark`].
+    mark: Cell<u64>,
     /// Set once; the connection's task then sends what it can, closes and tells the service.
     pub(super) closing: Cell<Option<CloseReason>>,
     /// Frames of this connection are being handled: the end of the turn sends.
@@ -37,6 +39,9 @@ pub struct Conn {
     /// In the hub's dirty list.
     pub(super) dirty: Cell<bool>,
     pub(super) last_io_ms: Cell<u64>,
+    /// Memory in its buffers as the hub knows it, and since when it is not 0.
+    held: Cell<usize>,
+    pub(super) held_since_ms: Cell<u64>,
     /// Frames handled.
     pub(super) frames: Cell<u64>,
     /// While draining: all replies have left and the peer was told so.
@@ -58,10 +63,13 @@ impl Conn {
             fd: Cell::new(fd),
             out: RefCell::default(),
             rx: RefCell::default(),
+            mark: Cell::new(0),
             closing: Cell::new(None),
             in_turn: Cell::new(false),
             dirty: Cell::new(false),
             last_io_ms: Cell::new(now_ms),
+            held: Cell::new(0),
+            held_since_ms: Cell::new(now_ms),
             frames: Cell::new(0),
             finished: Cell::new(false),
             waker: RefCell::new(None),
@@ -81,6 +89,16 @@ impl Conn {
     /// The port it came in on.
     pub fn port(&self) -> PortKind {
         self.port
+    }
+
+    /// A number that the service keeps with the connection; 0 at first.
+    pub fn mark(&self) -> u64 {
+        self.mark.get()
+    }
+
+    /// Sets the [mark](Self::mark).
+    pub fn set_mark(&self, mark: u64) {
+        self.mark.set(mark);
     }
 
     /// True from the moment its end is decided; pushes are ignored from then on.
@@ -109,7 +127,8 @@ impl Conn {
     /// If `range` does not lie in `owner`.
     pub fn push_shared(self: &Rc<Self>, owner: Rc<dyn AsRef<[u8]>>, range: Range<usize>) {
         if !self.is_closed() {
-            self.out.borrow_mut().push_shared(&self.hub.bufs, owner, range);
+            let pinned_max = self.hub.pinned_bytes_max();
+            self.out.borrow_mut().push_shared(&self.hub.bufs, owner, range, pinned_max);
             self.pushed();
         }
     }
@@ -122,7 +141,32 @@ impl Conn {
         }
     }
 
+    /// Memory in this connection's buffers.
+    pub(super) fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// Tells the hub what the buffers hold now.
+    pub(super) fn account(&self) {
+        let now = self.rx.borrow().memory() + self.out.borrow().memory();
+        let before = self.held.replace(now);
+        if now != before {
+            self.hub.hold(before, now);
+            if before == 0 {
+                self.held_since_ms.set(self.hub.now_ms());
+            }
+        }
+    }
+
+    /// Drops what the buffers hold: the connection is at its end.
+    pub(super) fn drop_buffers(&self) {
+        self.out.borrow_mut().clear(&self.hub.bufs);
+        self.rx.take();
+        self.account();
+    }
+
     fn pushed(self: &Rc<Self>) {
+        self.account();
         let (bytes, blocked) = {
             let out = self.out.borrow();
             (out.bytes(), out.is_blocked())
@@ -157,6 +201,7 @@ impl Conn {
         }
         let blocked = out.is_blocked();
         drop(out);
+        self.account();
         if result.is_err() {
             self.end(CloseReason::Error);
         } else if blocked && !self.in_turn.get() {

@@ -8,13 +8,18 @@ use std::time::Instant;
 
 use super::config::ServerConfig;
 use super::conn::Conn;
-use super::out::BufPool;
+use super::out::{BufPool, PINNED_BYTES_MAX};
 use super::recv::LargePool;
 use super::stats::{Counters, LineLimit};
 
-/// Bytes one receive can bring, and so the bytes handled per turn: enough for one `recv` to bring 64 requests of
-/// 1 KiB, small enough to stay in the core's second-level cache and to let others have their turn.
+/// The receive buffer that connections share. A frame that fits is received into it.
 pub(crate) const SCRATCH_BYTES: usize = 256 * 1024;
+/// Bytes that one receive brings at most, and so the bytes handled per turn, unless a frame needs more: enough for 64 requests of
+/// 1 KiB, and little enough that the round is short when many connections push as fast as they can.
+pub(crate) const RECEIVE_BYTES: usize = 96 * 1024;
+
+/// Unsent reply bytes with which a connection is still read while memory is tight.
+const TIGHT_OUT_BYTES: usize = 64 * 1024;
 
 pub(crate) struct Hub {
     pub(crate) config: ServerConfig,
@@ -26,6 +31,9 @@ pub(crate) struct Hub {
     pub(crate) refused_lines: LineLimit,
     pub(crate) accept_lines: LineLimit,
     pub(crate) slow_lines: LineLimit,
+    pub(crate) memory_lines: LineLimit,
+    /// Memory that connections hold in buffers, over all of them.
+    held: Cell<usize>,
     started: Instant,
     /// The receive buffer that all connections share: frames are handled in it before the next receive.
     scratch: Cell<Vec<u8>>,
@@ -47,6 +55,8 @@ impl Hub {
             refused_lines: LineLimit::default(),
             accept_lines: LineLimit::default(),
             slow_lines: LineLimit::default(),
+            memory_lines: LineLimit::default(),
+            held: Cell::new(0),
             started: Instant::now(),
             scratch: Cell::default(),
             dirty: RefCell::default(),
@@ -58,6 +68,32 @@ impl Hub {
     /// Monotonic milliseconds since the server started.
     pub(crate) fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
+    }
+
+    /// Memory that connections hold in buffers.
+    pub(crate) fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// A connection that held `before` holds `now`.
+    pub(crate) fn hold(&self, before: usize, now: usize) {
+        self.held.set((self.held.get() + now).saturating_sub(before));
+    }
+
+    /// Whether so much is held that nobody may hold much any more.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.held.get() > self.config.held_bytes_max / 2
+    }
+
+    /// Unsent reply bytes beyond which a connection is not read now.
+    pub(crate) fn out_bytes_max(&self) -> usize {
+        let max = self.config.out_bytes_max;
+        if self.is_tight() { max.min(TIGHT_OUT_BYTES) } else { max }
+    }
+
+    /// Memory of blocks that the replies of one connection may keep alive now.
+    pub(crate) fn pinned_bytes_max(&self) -> usize {
+        if self.is_tight() { 0 } else { PINNED_BYTES_MAX }
     }
 
     /// The shared receive buffer; give it back with [`put_scratch`](Self::put_scratch).

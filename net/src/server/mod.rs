@@ -14,12 +14,14 @@
 //! glommio's 100 ms preemption timer.
 //!
 //! Bounds: connections (`conns_max`, answered by a close), unsent reply bytes per connection (`out_bytes_max`,
-//! answered by not reading; `out_bytes_cap`, answered by a close), frame length (a close), silence (`idle`, a close).
+//! answered by not reading; `out_bytes_cap`, answered by a close), what all connections hold (`held_bytes_max`, answered by
+//! closing those that hold the most), frame length (a close), silence (`idle`, a close).
 
 mod config;
 mod conn;
 mod hub;
 mod listener;
+mod memory;
 pub(crate) mod out;
 pub(crate) mod recv;
 pub(crate) mod stats;
@@ -143,6 +145,7 @@ impl Server {
     /// after a batch of acknowledgements; if nobody does, a task does it when the reactor gets to it.
     pub fn flush_dirty(&self) {
         self.hub.flush_dirty();
+        self.reclaim_if_over();
     }
 
     /// The counters now.
@@ -158,6 +161,11 @@ impl Server {
     /// An open connection by its id.
     pub fn conn(&self, id: u64) -> Option<Rc<Conn>> {
         self.conns.borrow().get(&id).cloned()
+    }
+
+    /// Bytes of memory that all connections hold: receive buffers, unsent replies and the blocks that these keep alive.
+    pub fn held_bytes(&self) -> usize {
+        self.hub.held()
     }
 
     /// Bytes of memory in the connections' receive buffers, and unsent reply bytes. Walks all connections.
@@ -278,6 +286,7 @@ impl Server {
             } else if silent_ms >= SHRINK_AFTER_MS {
                 conn.rx.borrow_mut().shrink();
                 conn.out.borrow_mut().shrink();
+                conn.account();
             }
         }
     }

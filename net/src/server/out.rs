@@ -24,6 +24,9 @@ const IOV_MAX: usize = 64;
 const OWN_PIECE_BYTES: usize = 128 * 1024;
 /// A shared slice up to this size is copied: a copy is cheaper than a slice of its own.
 const SHARED_COPY_BYTES: usize = 512;
+/// Memory that the shared slices of one connection may keep alive. A slice keeps its whole block: beyond this it is copied
+/// instead, so that a peer that takes nothing cannot hold a block with every small reply.
+pub(crate) const PINNED_BYTES_MAX: usize = 16 << 20;
 /// Reply buffers kept for reuse per server, and the largest that is kept.
 const POOL_BUFFERS: usize = 64;
 const POOL_BUFFER_BYTES: usize = 2 * OWN_PIECE_BYTES;
@@ -50,7 +53,12 @@ impl BufPool {
 
 enum Piece {
     Own(BytesMut),
-    Shared { owner: Rc<dyn AsRef<[u8]>>, range: Range<usize> },
+    Shared {
+        owner: Rc<dyn AsRef<[u8]>>,
+        range: Range<usize>,
+        /// Bytes of the owner, if no slice before this one counts them.
+        pinned: usize,
+    },
 }
 
 impl Piece {
@@ -58,7 +66,7 @@ impl Piece {
         match self {
             Piece::Own(buf) => buf,
             // The range was checked against the owner when it was pushed.
-            Piece::Shared { owner, range } => {
+            Piece::Shared { owner, range, .. } => {
                 (**owner).as_ref().get(range.clone()).unwrap_or_default()
             }
         }
@@ -73,6 +81,8 @@ pub(crate) struct OutQueue {
     head_sent: usize,
     /// Bytes that have not left, over all pieces.
     bytes: usize,
+    /// Bytes of the blocks that shared slices keep alive.
+    pinned: usize,
     /// The socket took less than it was given; nothing is sent until it is writable again.
     blocked: bool,
 }
@@ -81,6 +91,11 @@ impl OutQueue {
     /// Unsent bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Memory that is held for what is unsent.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes + self.pinned
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
@@ -100,19 +115,46 @@ impl OutQueue {
         }
     }
 
-    /// Appends a slice of shared memory; it stays alive until it has left.
+    /// Appends a slice of shared memory; it stays alive until it has left. It is copied if it is small, or if this queue would
+    /// keep more than `pinned_max` bytes of blocks alive.
     pub(crate) fn push_shared(
         &mut self,
         pool: &BufPool,
         owner: Rc<dyn AsRef<[u8]>>,
         range: Range<usize>,
+        pinned_max: usize,
     ) {
-        let slice = &(*owner).as_ref()[range.clone()];
-        if slice.len() <= SHARED_COPY_BYTES {
+        let whole = (*owner).as_ref();
+        let slice = &whole[range.clone()];
+        let pinned = if self.last_owner_is(&owner) { 0 } else { whole.len() };
+        if slice.len() <= SHARED_COPY_BYTES || self.pinned + pinned > pinned_max {
             self.push(pool, |buf| buf.extend_from_slice(slice));
         } else {
             self.bytes += slice.len();
-            self.pieces.push_back(Piece::Shared { owner, range });
+            self.pinned += pinned;
+            self.pieces.push_back(Piece::Shared { owner, range, pinned });
+        }
+    }
+
+    /// Whether the last shared slice is of this block.
+    fn last_owner_is(&self, owner: &Rc<dyn AsRef<[u8]>>) -> bool {
+        // A reply is a head and its slices: the last one is near the end.
+        let last = self.pieces.iter().rev().find_map(|piece| match piece {
+            Piece::Shared { owner, .. } => Some(owner),
+            Piece::Own(_) => None,
+        });
+        last.is_some_and(|last| Rc::ptr_eq(last, owner))
+    }
+
+    /// A slice has left; the next one of the same block counts it from now on.
+    fn unpin(&mut self, gone: &Rc<dyn AsRef<[u8]>>, bytes: usize) {
+        let next = self.pieces.iter_mut().find_map(|piece| match piece {
+            Piece::Shared { owner, pinned, .. } => Some((owner, pinned)),
+            Piece::Own(_) => None,
+        });
+        match next {
+            Some((owner, pinned)) if *pinned == 0 && Rc::ptr_eq(owner, gone) => *pinned = bytes,
+            _ => self.pinned -= bytes,
         }
     }
 
@@ -200,8 +242,12 @@ impl OutQueue {
             }
             n -= left;
             self.head_sent = 0;
-            if let Some(Piece::Own(buf)) = self.pieces.pop_front() {
-                pool.put(buf);
+            match self.pieces.pop_front() {
+                Some(Piece::Own(buf)) => pool.put(buf),
+                Some(Piece::Shared { owner, pinned, .. }) if pinned > 0 => {
+                    self.unpin(&owner, pinned);
+                }
+                _ => {}
             }
         }
     }
@@ -246,7 +292,7 @@ mod tests {
             queue.push(&pool, |buf| buf.extend_from_slice(&head));
             expected.extend_from_slice(&head);
             let range = i * 11..i * 11 + (i * 7919) % 20_000;
-            queue.push_shared(&pool, block.clone(), range.clone());
+            queue.push_shared(&pool, block.clone(), range.clone(), PINNED_BYTES_MAX);
             expected.extend_from_slice(&(*block).as_ref()[range]);
         }
         assert_eq!(queue.bytes(), expected.len());
@@ -266,7 +312,36 @@ mod tests {
         assert!(blocked > 0, "the test did not fill the socket");
         assert_eq!(queue.bytes(), 0);
         assert!(queue.pieces.is_empty());
+        assert_eq!(queue.memory(), 0);
         assert_eq!(count.bytes_out.get(), expected.len() as u64);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_keeps_few_blocks_alive() {
+        let pool = BufPool::default();
+        let mut queue = OutQueue::default();
+        let blocks: Vec<Rc<dyn AsRef<[u8]>>> =
+            (0..100).map(|_| Rc::new(vec![7u8; 1 << 20]) as Rc<dyn AsRef<[u8]>>).collect();
+        let mut bytes = 0;
+        for block in &blocks {
+            for at in [0, 4_000] {
+                queue.push(&pool, |buf| buf.extend_from_slice(b"head"));
+                queue.push_shared(&pool, block.clone(), at..at + 3_000, PINNED_BYTES_MAX);
+                bytes += 3_004;
+            }
+        }
+        let kept = |blocks: &[Rc<dyn AsRef<[u8]>>]| {
+            blocks.iter().filter(|block| Rc::strong_count(block) > 1).count()
+        };
+        assert_eq!(kept(&blocks), 16);
+        assert_eq!((queue.bytes(), queue.memory()), (bytes, bytes + (16 << 20)));
+        // The first slice of the first block leaves: the second one keeps it, and counts it.
+        queue.advance(3_004, &pool);
+        assert_eq!((kept(&blocks), queue.memory() - queue.bytes()), (16, 16 << 20));
+        queue.advance(3_004, &pool);
+        assert_eq!((kept(&blocks), queue.memory() - queue.bytes()), (15, 15 << 20));
+        queue.clear(&pool);
+        assert_eq!((kept(&blocks), queue.memory()), (0, 0));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub enum CloseReason {
     Tls,
     /// More unsent bytes than `out_bytes_cap`.
     SlowReader,
+    /// All connections together held more than `held_bytes_max`, and this one much of it.
+    Memory,
     /// [`Conn::close`](super::Conn::close) was called.
     Service,
     /// The server drained or closed.
@@ -24,7 +26,7 @@ pub enum CloseReason {
 }
 
 /// Number of [`CloseReason`]s.
-pub const CLOSE_REASONS: usize = 8;
+pub const CLOSE_REASONS: usize = 9;
 
 impl CloseReason {
     /// All reasons, in the order of [`ServerStats::closed`].
@@ -35,6 +37,7 @@ impl CloseReason {
         CloseReason::Malformed,
         CloseReason::Tls,
         CloseReason::SlowReader,
+        CloseReason::Memory,
         CloseReason::Service,
         CloseReason::Shutdown,
     ];
@@ -48,6 +51,7 @@ impl CloseReason {
             CloseReason::Malformed => "malformed",
             CloseReason::Tls => "tls",
             CloseReason::SlowReader => "slow_reader",
+            CloseReason::Memory => "memory",
             CloseReason::Service => "service",
             CloseReason::Shutdown => "shutdown",
         }

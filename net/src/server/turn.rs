@@ -11,6 +11,7 @@ use futures_lite::io::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 
 use super::conn::Conn;
+use super::hub::RECEIVE_BYTES;
 use super::listener::reset_when_closed;
 use super::stats::{CloseReason, add};
 use super::{Server, State};
@@ -55,7 +56,7 @@ pub(super) async fn serve(server: Rc<Server>, conn: Rc<Conn>, mut stream: TcpStr
     conn.fd.set(-1);
     drop(stream);
     conn.waker.borrow_mut().take();
-    conn.out.borrow_mut().clear(&server.hub.bufs);
+    conn.drop_buffers();
     let reason = conn.closing.get().unwrap_or(CloseReason::Peer);
     server.gone(&conn, reason);
     server.service.on_close(&conn);
@@ -64,7 +65,7 @@ pub(super) async fn serve(server: Rc<Server>, conn: Rc<Conn>, mut stream: TcpStr
 impl Server {
     fn turn(&self, conn: &Rc<Conn>, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<Turn> {
         remember_waker(conn, cx);
-        if conn.out_bytes() > self.hub.config.out_bytes_max {
+        if conn.out_bytes() > self.hub.out_bytes_max() {
             // Reading pauses below; unless the socket is found full now, nothing would wake the task.
             conn.flush();
         }
@@ -78,7 +79,7 @@ impl Server {
         if self.state.get() == State::Draining {
             return self.drain_turn(conn, stream, cx);
         }
-        if conn.out_bytes() > self.hub.config.out_bytes_max {
+        if conn.out_bytes() > self.hub.out_bytes_max() {
             // Not read until the peer has taken replies: the send side holds the wake-up.
             return Poll::Pending;
         }
@@ -89,6 +90,8 @@ impl Server {
         } else {
             self.receive_in_place(conn, stream, cx)
         };
+        conn.account();
+        self.reclaim_if_over();
         if conn.is_closed() {
             return Poll::Ready(Turn::End);
         }
@@ -129,7 +132,8 @@ impl Server {
         let mut scratch = self.hub.take_scratch();
         let kept = conn.rx.borrow().bytes().len();
         scratch[..kept].copy_from_slice(conn.rx.borrow().bytes());
-        let turn = match Pin::new(stream).poll_read(cx, &mut scratch[kept..]) {
+        let room_end = (kept + RECEIVE_BYTES).max(conn.rx.borrow().need()).min(scratch.len());
+        let turn = match Pin::new(stream).poll_read(cx, &mut scratch[kept..room_end]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(result) => Poll::Ready(self.received(conn, result, |n| {
                 let end = kept + n;
@@ -137,7 +141,7 @@ impl Server {
                 let mut rx = conn.rx.borrow_mut();
                 rx.keep(&scratch[handled.consumed..end], handled.need);
                 rx.unhandled = handled.paused;
-                if end == scratch.len() { Turn::Full } else { Turn::More }
+                if end == room_end { Turn::Full } else { Turn::More }
             })),
         };
         self.hub.put_scratch(scratch);
@@ -205,9 +209,9 @@ impl Server {
         let mut done = Handled { consumed: 0, need: 0, paused: false };
         conn.in_turn.set(true);
         while done.consumed < bytes.len() && !conn.is_closed() {
-            if conn.out_bytes() > self.hub.config.out_bytes_max {
+            if conn.out_bytes() > self.hub.out_bytes_max() {
                 conn.flush();
-                if conn.out_bytes() > self.hub.config.out_bytes_max {
+                if conn.out_bytes() > self.hub.out_bytes_max() {
                     add(&self.hub.count.read_pauses, 1);
                     done.paused = true;
                     break;
