@@ -229,7 +229,7 @@ fn seats(settings: Settings, watched: &metrics::Process) -> Vec<Seat<Duty>> {
 /// The whole life of one reactor; it ends when the process has been asked to stop and all is written.
 async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
     let namesrv = match &duty.namesrv {
-        Some(plan) => Some(start_namesrv(plan, duty.connections_max).await?),
+        Some(plan) => Some(start_namesrv(plan, &duty).await?),
         None => None,
     };
     let stage = |stage| {
@@ -255,9 +255,11 @@ async fn work(reactor: Reactor, duty: Duty) -> Result<(), String> {
     outcome
 }
 
-async fn start_namesrv(plan: &NamesrvPlan, connections_max: u64) -> Result<Namesrv, String> {
+async fn start_namesrv(plan: &NamesrvPlan, duty: &Duty) -> Result<Namesrv, String> {
+    let held_bytes_max = duty.settings.config.limits.connections_bytes;
     let mut config = NamesrvConfig::new(plan.listen, &plan.data_dir);
-    config.conns_max = usize::try_from(connections_max).unwrap_or(usize::MAX);
+    config.conns_max = usize::try_from(duty.connections_max).unwrap_or(usize::MAX);
+    config.held_bytes_max = usize::try_from(held_bytes_max).unwrap_or(usize::MAX);
     Namesrv::start(config).await.map_err(|error| error.to_string())
 }
 

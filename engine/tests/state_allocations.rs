@@ -97,7 +97,8 @@ fn a_pull_waits_and_wakes_without_allocating() {
     let count = allocations(|n| {
         waiters.wake(quiet, n, 0, &mut woken);
         let filter = TagFilter::from_expression(Some("A"), None).unwrap();
-        let hold = Hold { conn: n as u64 % 4, offset: n, filter, deadline_ms: n, payload: n };
+        let hold =
+            Hold { conn: n as u64 % 4, offset: n, filter, deadline_ms: n, bytes: 0, payload: n };
         waiters.hold(busy, n, hold).unwrap();
         waiters.wake(busy, n + 1, 65, &mut woken);
         assert_eq!(woken.pop(), Some(n));

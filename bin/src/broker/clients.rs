@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use bytes::BytesMut;
-use ringmq_engine::state::clients::{ClientConn, Conflict, Notify};
+use ringmq_engine::state::clients::{ClientConn, Conflict, Notify, Told};
 use ringmq_engine::state::filter::FilterError;
+use ringmq_engine::state::heartbeat::BeatTime;
 use ringmq_net::body::{Body, CheckClientConfig, ConsumerList, Heartbeat, LockBatch};
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
@@ -39,7 +40,7 @@ impl Broker {
             &client,
             &heartbeat,
             notify,
-            self.clock.now_ms(),
+            BeatTime { wall_ms: self.clock.now_ms(), steady_ms: self.clock.monotonic_ms() },
         )?;
         if outcome.topic_created {
             self.topics_changed();
@@ -146,7 +147,7 @@ impl Broker {
 
     /// Drops registrations whose heartbeats stopped.
     pub(super) fn scan_clients(self: &Rc<Self>) {
-        let expired = self.clients.borrow_mut().expire(self.clock.now_ms());
+        let expired = self.clients.borrow_mut().expire(self.clock.monotonic_ms());
         if let Some(server) = self.server.get() {
             for conn in expired.close.iter().filter_map(|id| server.conn(*id)) {
                 conn.close("its client sent no heartbeat for 120 s");
@@ -160,17 +161,25 @@ impl Broker {
     /// NOTIFY_CONSUMER_IDS_CHANGED to the members of groups that changed, unless that is switched off. A group's own switch has been
     /// looked at where a member came or said that it goes; it does not keep a connection's end from the rest (stock 4.9.8).
     fn notify_members(&self, groups: impl IntoIterator<Item = Notify>) {
-        let Some(server) = self.server.get() else { return };
         if !self.tunables.borrow().notify_ids_changed {
             return;
         }
         for changed in groups {
-            let mut command = Command::oneway(request::NOTIFY_CONSUMER_IDS_CHANGED)
-                .with_ext("consumerGroup", &changed.group);
-            for conn in changed.conns.iter().filter_map(|id| server.conn(*id)) {
-                command.opaque = self.next_opaque();
-                conn.push(|out: &mut BytesMut| command.encode(out));
+            match changed.conns {
+                Told::These(conns) => self.notify(&changed.group, &conns),
+                Told::Crowd => self.crowds.note(changed.group),
             }
+        }
+    }
+
+    /// Tells these members of a group that its members changed.
+    pub(super) fn notify(&self, group: &str, conns: &[u64]) {
+        let Some(server) = self.server.get() else { return };
+        let mut command =
+            Command::oneway(request::NOTIFY_CONSUMER_IDS_CHANGED).with_ext("consumerGroup", group);
+        for conn in conns.iter().filter_map(|id| server.conn(*id)) {
+            command.opaque = self.next_opaque();
+            conn.push(|out: &mut BytesMut| command.encode(out));
         }
     }
 }

@@ -63,6 +63,14 @@ impl Clock {
     }
 }
 
+/// Milliseconds since the machine was started, its sleep included; never set.
+pub(super) fn boot_ms() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is valid for the call; should it fail, 0 is as good a time as any.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000)
+}
+
 /// The hour of the day, 0 to 23, in the machine's time zone.
 pub(super) fn local_hour(now_ms: i64) -> u8 {
     local(now_ms).and_then(|parts| u8::try_from(parts.tm_hour).ok()).unwrap_or(0)

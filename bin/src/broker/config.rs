@@ -35,6 +35,8 @@ pub(super) struct BrokerConfig {
     pub(super) level: Level,
     pub(super) ack_timeout_ms: i64,
     pub(super) message_bytes_max: usize,
+    /// Unwritten bytes from which on only connections without any of them may add some.
+    pub(super) unwritten_shared: u64,
     pub(super) pull_messages_max: usize,
     pub(super) pull_bytes_max: usize,
     pub(super) suspend_ms_max: i64,
@@ -92,6 +94,7 @@ impl BrokerConfig {
             },
             ack_timeout_ms: config.durability.ack_timeout_ms as i64,
             message_bytes_max: bytes(config.limits.message_bytes),
+            unwritten_shared: config.limits.unwritten_bytes / 4 * 3,
             pull_messages_max: bytes(config.limits.pull_messages),
             pull_bytes_max: bytes(config.limits.pull_bytes),
             suspend_ms_max: SUSPEND_MS_MAX,

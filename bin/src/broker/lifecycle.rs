@@ -25,6 +25,7 @@ use ringmq_net::server::{Listen, PortKind, Server, ServerConfig};
 
 use super::ack::{Acks, Level};
 use super::clock::Clock;
+use super::crowds::Crowds;
 use super::files::{Paths, Tables};
 use super::lag::Lags;
 use super::meters::Reason;
@@ -86,7 +87,7 @@ pub async fn run_shard(
         let listening = async move { broker.listen(&limits, connections_max) };
         glommio::spawn_local_into(listening, serving).map_err(|error| error.to_string())?.await?
     };
-    let mut tasks = broker.start_tasks();
+    let mut tasks = broker.start_tasks(serving).map_err(|error| error.to_string())?;
     let watched = probe.inbox().map(|_| {
         tasks.push(glommio::spawn_local(Rc::clone(&broker).survey_lags()));
         let (broker, probe) = (Rc::clone(&broker), Arc::clone(probe));
@@ -172,6 +173,9 @@ impl Broker {
             delay_offsets: RefCell::new(tables.delay),
             waiters: RefCell::new(waiters),
             woken: RefCell::default(),
+            released: RefCell::default(),
+            many_released: Signal::default(),
+            crowds: Crowds::default(),
             acks: Acks::new(
                 config.store_host,
                 &config.region,
@@ -195,6 +199,7 @@ impl Broker {
             delay_arrived: Signal::default(),
             progressed: Signal::default(),
             retention_asked: Signal::default(),
+            steps: RefCell::default(),
             manual_rounds: Cell::new(0),
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
@@ -237,6 +242,7 @@ impl Broker {
         config.listen.push(Listen { addr: self.config.vip, port: PortKind::Vip });
         config.conns_max = usize::try_from(connections_max).unwrap_or(usize::MAX);
         config.out_bytes_max = usize::try_from(limits.connection_out_bytes).unwrap_or(usize::MAX);
+        config.held_bytes_max = usize::try_from(limits.connections_bytes).unwrap_or(usize::MAX);
         config.idle = Duration::from_millis(limits.connection_idle_ms);
         config.frame_bytes_max = usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX);
         let service = Rc::new(BrokerService(Rc::clone(self)));
@@ -247,10 +253,15 @@ impl Broker {
         Ok(server)
     }
 
-    fn start_tasks(self: &Rc<Self>) -> Vec<Task<()>> {
+    fn start_tasks(
+        self: &Rc<Self>,
+        serving: TaskQueueHandle,
+    ) -> Result<Vec<Task<()>>, glommio::GlommioError<()>> {
         let mut tasks = vec![
             glommio::spawn_local(Rc::clone(self).deliver_delayed()),
             glommio::spawn_local(Rc::clone(self).expire_waiting()),
+            glommio::spawn_local_into(Rc::clone(self).run_many_released(), serving)?,
+            glommio::spawn_local_into(Rc::clone(self).notify_crowds(), serving)?,
             self.every(ACK_SCAN, Broker::expire_acks),
             self.every(Duration::from_millis(SCAN_INTERVAL_MS as u64), Broker::scan_waiting),
             self.every(CLIENT_SCAN, Broker::scan_clients),
@@ -262,7 +273,7 @@ impl Broker {
             glommio::spawn_local(Rc::clone(self).checkpoint_again_and_again()),
         ];
         tasks.extend(self.start_registrations());
-        tasks
+        Ok(tasks)
     }
 
     /// A task that does something again and again until the broker stops.
@@ -319,9 +330,10 @@ impl Broker {
                     self.waiters_changed.wait_at_most(wait).await;
                 }
                 Some(_) => {
-                    let mut woken = Vec::new();
-                    self.waiters.borrow_mut().expire(now_ms, &mut woken);
-                    self.run_woken(&mut woken);
+                    {
+                        let mut woken = self.woken.borrow_mut();
+                        self.waiters.borrow_mut().expire(now_ms, &mut woken);
+                    }
                     self.run_released();
                     self.flush_replies();
                 }
@@ -347,9 +359,8 @@ impl Broker {
         self.unregister().await;
         Timer::new(serve).await;
         self.phase.set(Phase::Refusing);
-        let mut woken = Vec::new();
-        self.waiters.borrow_mut().release_all(&mut woken);
-        self.run_woken(&mut woken);
+        self.waiters.borrow_mut().release_all(&mut self.woken.borrow_mut());
+        self.run_released();
         self.flush_replies();
         self.answer_waiting_sends().await;
         // A disk that hangs keeps the process, not its clients: they hear what their messages have come to.
@@ -376,7 +387,9 @@ impl Broker {
     /// Waits until every accepted send is answered, within bounds.
     async fn answer_waiting_sends(&self) {
         let deadline = self.clock.monotonic_ms() + ANSWER_WAIT.as_millis() as i64;
-        while (self.acks.waiting() > 0 || self.slow_tasks.get() > 0)
+        while (self.acks.waiting() > 0
+            || self.slow_tasks.get() > 0
+            || !self.released.borrow().is_empty())
             && self.clock.monotonic_ms() < deadline
         {
             self.shard.kick();
@@ -386,6 +399,8 @@ impl Broker {
 
     fn wake_tasks(&self) {
         self.waiters_changed.raise();
+        self.many_released.raise();
+        self.crowds.changed.raise();
         self.delay_arrived.raise();
     }
 }

@@ -15,6 +15,7 @@
 //! | `admin` | everything else |
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ringmq_engine::log::{DiskSpace, Slice};
@@ -38,6 +39,7 @@ mod answer;
 mod clients;
 mod clock;
 mod config;
+mod crowds;
 mod delay;
 mod files;
 mod lag;
@@ -58,6 +60,7 @@ mod service;
 mod signal;
 mod slow;
 mod stats;
+mod steps;
 mod tunables;
 
 pub use ack::Level;
@@ -67,6 +70,7 @@ pub use refusal::Refusal;
 use ack::Acks;
 use clock::Clock;
 use config::BrokerConfig;
+use crowds::Crowds;
 use files::Paths;
 use lag::Lags;
 use meters::Reason;
@@ -77,6 +81,7 @@ use registration::Registrations;
 use relay::Calls;
 use signal::Signal;
 use stats::Stats;
+use steps::Steps;
 use tunables::Tunables;
 
 /// What stock adds to the remark of refusals that a newcomer meets.
@@ -125,9 +130,15 @@ struct Broker {
     delay_levels: DelayLevels,
     delay_offsets: RefCell<DelayOffsets>,
     waiters: RefCell<Waiters<Box<OwnedPull>>>,
-    /// Pulls that were released and have not run again yet.
+    /// Pulls that were released just now.
     #[expect(clippy::vec_box, reason = "as the table of waiting pulls hands them out")]
     woken: RefCell<Vec<Box<OwnedPull>>>,
+    /// Those that have not run again yet, in order.
+    released: RefCell<VecDeque<Box<OwnedPull>>>,
+    /// Raised when there are more of them than one turn runs.
+    many_released: Signal,
+    /// Groups with many members whose members are to be told of a change.
+    crowds: Crowds,
     acks: Acks,
     stats: Stats,
 
@@ -157,6 +168,8 @@ struct Broker {
     progressed: Signal,
     /// Raised when an administrator asks for expired segments to go.
     retention_asked: Signal,
+    /// Steps of the wall clock, which age no segment.
+    steps: RefCell<Steps>,
     /// Rounds for which that holds.
     manual_rounds: Cell<u32>,
     registrations: Registrations,
@@ -343,17 +356,6 @@ impl Broker {
     fn read_refusal(&self, error: &ShardError) -> Refusal {
         self.report_read_error(error);
         Refusal::new(response::SYSTEM_ERROR, error.to_string())
-    }
-
-    /// Runs what messages, deadlines and closed reads have released, until nothing is left.
-    fn run_released(self: &Rc<Self>) {
-        loop {
-            let mut woken = self.woken.take();
-            if woken.is_empty() {
-                return;
-            }
-            self.run_woken(&mut woken);
-        }
     }
 
     /// Answers a request that only a response code fits.

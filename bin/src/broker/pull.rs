@@ -8,11 +8,12 @@
 //!                                  └──────────► a task: Shard::get_cold ──────► the same from here on
 //! ```
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ringmq_engine::shard::{GetLimits, GetResult, GetStatus, NewMessage, NewRun, Queue, UnitCode};
 use ringmq_engine::state::clients::PullRefused;
-use ringmq_engine::state::filter::TagFilter;
+use ringmq_engine::state::filter::{FilterError, TagFilter};
 use ringmq_engine::state::topic_name::OFFSET_MOVED_EVENT;
 use ringmq_engine::state::topics::PERM_READ;
 use ringmq_engine::state::waiters::{Hold, HoldRefused};
@@ -31,6 +32,10 @@ use super::{Broker, FAQ, Refusal};
 const UNITS_MAX: usize = 800;
 /// Most messages a client can ask to be returned at once, whatever the configuration says.
 const MESSAGES_MAX: usize = 1024;
+/// Released pulls that run before others get their turn.
+const WOKEN_A_TURN: usize = 256;
+/// Longest subscription of a pull: it is kept as long as the pull waits or reads.
+const SUBSCRIPTION_BYTES_MAX: usize = 64 << 10;
 /// Bodies up to this many bytes are copied behind the header: cheaper than one more segment to gather.
 const COPY_BYTES_MAX: usize = 2048;
 
@@ -72,11 +77,26 @@ impl OwnedPull {
             offset: header.queue_offset,
             max_messages: header.max_msg_nums,
             sys_flag: header.sys_flag,
-            subscription: header.subscription.map(Into::into),
+            // Clients send one with every pull; without the flag nobody reads it.
+            subscription: header
+                .subscription
+                .filter(|_| header.sys_flag & pull_flag::SUBSCRIPTION != 0)
+                .map(Into::into),
             sub_version: header.sub_version,
-            expression_type: header.expression_type.map(Into::into),
+            expression_type: header
+                .expression_type
+                .filter(|_| header.sys_flag & pull_flag::SUBSCRIPTION != 0)
+                .map(Into::into),
             suspend_ms: header.suspend_timeout_millis,
         }
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        let texts = [&self.group, &self.topic].into_iter();
+        let texts = texts.chain(&self.subscription).chain(&self.expression_type);
+        // A tag of the subscription is two bytes at least, and becomes a code of four.
+        size_of::<OwnedPull>() + texts.map(|text| 3 * text.len()).sum::<usize>()
     }
 
     fn borrow(&self) -> Pull<'_> {
@@ -120,13 +140,12 @@ impl Broker {
         self.run_pull(&pull, true)
     }
 
-    /// Runs pulls again that a message, their deadline or a scan has released: all checks again, no waiting.
-    #[expect(
-        clippy::vec_box,
-        reason = "the table of waiting pulls hands out boxes; moving them is cheaper than their content"
-    )]
-    pub(super) fn run_woken(self: &Rc<Self>, woken: &mut Vec<Box<OwnedPull>>) {
-        for owned in woken.drain(..) {
+    /// Runs pulls again that a message, their deadline or a scan has released, in the order in which they were: all checks again,
+    /// no waiting. At most [`WOKEN_A_TURN`]: one message can release a hundred thousand, and everybody else would wait for
+    /// their replies. The rest is left to [`Broker::run_many_released`].
+    pub(super) fn run_released(self: &Rc<Self>) {
+        for _ in 0..WOKEN_A_TURN {
+            let Some(owned) = self.next_released() else { return };
             if owned.conn.is_closed() {
                 continue;
             }
@@ -134,6 +153,29 @@ impl Broker {
             if let Err(refusal) = self.run_pull(&pull, false) {
                 self.stats.meters.refusal(refusal.code());
                 refusal.reply(&owned.conn, owned.serialize, owned.opaque);
+            }
+        }
+        self.many_released.raise();
+    }
+
+    fn next_released(&self) -> Option<Box<OwnedPull>> {
+        let mut released = self.released.borrow_mut();
+        released.extend(self.woken.borrow_mut().drain(..));
+        let next = released.pop_front();
+        if next.is_none() && released.capacity() > WOKEN_A_TURN {
+            *released = VecDeque::new();
+        }
+        next
+    }
+
+    /// Runs what [`Broker::run_released`] left, turn by turn, until the broker stops.
+    pub(super) async fn run_many_released(self: Rc<Self>) {
+        while !self.stopped() {
+            self.many_released.wait().await;
+            while !self.released.borrow().is_empty() {
+                self.run_released();
+                self.flush_replies();
+                glommio::executor().yield_task_queue_now().await;
             }
         }
     }
@@ -219,6 +261,9 @@ impl Broker {
     /// Checks 7 and 8: which messages the puller wants.
     fn pull_filter(&self, header: &PullHeader<'_>) -> Result<TagFilter, Refusal> {
         if header.sys_flag & pull_flag::SUBSCRIPTION != 0 {
+            if header.subscription.is_some_and(|text| text.len() > SUBSCRIPTION_BYTES_MAX) {
+                return Err(PullRefused::Filter(FilterError::Malformed).into());
+            }
             return Ok(TagFilter::from_expression(header.subscription, header.expression_type)
                 .map_err(PullRefused::from)?);
         }
@@ -358,12 +403,14 @@ impl Broker {
             list
         });
         let hold_ms = pull.header.suspend_timeout_millis.clamp(0, self.config.suspend_ms_max);
+        let payload = Box::new(OwnedPull::new(pull));
         let hold = Hold {
             conn: pull.conn.id(),
             offset: pull.header.queue_offset,
             filter,
             deadline_ms: self.clock.monotonic_ms() + hold_ms,
-            payload: Box::new(OwnedPull::new(pull)),
+            bytes: payload.bytes(),
+            payload,
         };
         let held = waiters.hold(list, queue.max_offset(), hold);
         self.waiters_changed.raise();

@@ -2,7 +2,7 @@
 //!
 //! Stock's rules: nothing but age counts below 75 % of the disk, and only in the hours of `delete_when`; above 75 % age counts
 //! at any hour; above 85 % the oldest segments go whatever their age; above 90 % new messages are refused until it is less.
-//! The last segment never goes, and at most ten go in one round.
+//! The last segment never goes, and at most ten go in one round. A clock that is set forward ages nothing: see [`super::steps`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use ringmq_engine::retention::{Decision, RetentionRules, decide};
 
 use super::Broker;
-use super::clock::local_hour;
+use super::clock::{boot_ms, local_hour};
 
 /// How often the disk and the oldest segments are looked at (stock 4.9.8).
 const ROUND: Duration = Duration::from_secs(10);
@@ -41,8 +41,19 @@ impl Broker {
         let manual = self.manual_rounds.get();
         self.manual_rounds.set(manual.saturating_sub(1));
         let now_ms = self.clock.now_ms();
+        let forward_ms = self.steps.borrow_mut().look(now_ms, boot_ms());
+        if forward_ms > 0 {
+            tracing::warn!(
+                forward_ms,
+                "the clock was set forward: until the next start, segments written before are taken to be younger by as much"
+            );
+        }
+        let steps = self.steps.borrow().clone();
         for _ in 0..rules.segments_a_round {
-            let segments = self.shard.log().segments();
+            let mut segments = self.shard.log().segments();
+            for segment in &mut segments {
+                segment.modified_ms = steps.age_from(segment.modified_ms);
+            }
             let decision =
                 decide(&rules, &segments, used_percent, now_ms, local_hour(now_ms), manual > 0);
             let Decision::Delete { start, why } = decision else { return };

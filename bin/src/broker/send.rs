@@ -190,6 +190,7 @@ impl Broker {
                 (queue, UnitCode::DeliverAfterMs(route.delay_ms))
             }
         };
+        self.check_share(asker.conn)?;
         let run = self.new_run(asker, header, target, &queue);
         let properties = rewriter.text();
         let message = NewMessage { flag: header.flag, body, properties, known: asked, code };
@@ -253,6 +254,7 @@ impl Broker {
                 code: UnitCode::Tags(tags_code(known.tags)),
             }
         });
+        self.check_share(asker.conn)?;
         let run = self.new_run(asker, header, target, &target.queue);
         let mut ids = String::with_capacity(items.len() * 33);
         let stored = self.shard.put(self.clock.turn().now_ms, &run, messages, |physical_offset| {
@@ -297,6 +299,7 @@ impl Broker {
         stored: &Stored,
         batch_ids: Option<Box<str>>,
     ) {
+        asker.conn.set_mark(stored.end);
         if asker.view.is_oneway() {
             self.stats.store.put_took_us(0);
             return;
@@ -329,6 +332,25 @@ impl Broker {
         }
     }
 
+    /// Keeps the last quarter of the room for unwritten bytes for connections that have none there: however many push without
+    /// waiting for their answers, one that waits is served. A connection's mark is where its last message ends.
+    fn check_share(&self, conn: &Conn) -> Result<(), Refusal> {
+        let log = self.shard.log();
+        let own = conn.mark() > log.written();
+        if own && log.unwritten_bytes() > self.config.unwritten_shared {
+            self.stats_put_failed();
+            return Err(self.busy());
+        }
+        Ok(())
+    }
+
+    /// Too much is unwritten. Code 1 and not 2: a 4.9 producer fails a send on 2 at once, and takes another broker on 1.
+    fn busy(&self) -> Refusal {
+        self.stats_busy();
+        let remark = "[PC_SYNCHRONIZED]broker busy, start flow control for a while";
+        Refusal::new(response::SYSTEM_ERROR, remark)
+    }
+
     /// MESSAGE_ILLEGAL with stock's text.
     fn illegal(&self) -> Refusal {
         Refusal::new(
@@ -359,15 +381,8 @@ impl Broker {
             PutError::TooLarge { .. } | PutError::Log(AppendError::TooLarge { .. }) => {
                 self.illegal()
             }
-            // Code 1 and not 2: a 4.9 producer fails a send on 2 at once, and takes another broker on 1.
             PutError::Log(AppendError::Busy { .. } | AppendError::NotReady { .. })
-            | PutError::DerivedBehind { why: None, .. } => {
-                self.stats_busy();
-                Refusal::new(
-                    response::SYSTEM_ERROR,
-                    "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
-                )
-            }
+            | PutError::DerivedBehind { why: None, .. } => self.busy(),
             PutError::DerivedBehind { .. } => self.not_writable_for(&format!(" {error}")),
             PutError::Log(_) => self.not_writable(),
         }

@@ -7,7 +7,7 @@ use ringmq_engine::shard::{GetResult, Queue};
 use ringmq_engine::state::stats::StoreStats;
 use ringmq_engine::state::stats_items::{StatsItem, StatsItems, StatsName};
 use ringmq_net::headers::PullHeader;
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 use super::clock::local_day;
 use super::meters::{Meters, TopicMeter};
@@ -19,7 +19,7 @@ pub(super) struct Stats {
     pub(super) items: RefCell<StatsItems>,
     pub(super) meters: Meters,
     /// The items of a pull, by group and topic: found without building their key.
-    pulls: RefCell<FxHashMap<Box<str>, ItemsByTopic>>,
+    pulls: RefCell<SeededMap<Box<str>, ItemsByTopic>>,
     put_total: Rc<StatsItem>,
     get_total: Rc<StatsItem>,
     ticks: std::cell::Cell<u64>,
@@ -35,7 +35,7 @@ pub(super) struct TopicItems {
     meter: Rc<TopicMeter>,
 }
 
-type ItemsByTopic = FxHashMap<Box<str>, GroupItems>;
+type ItemsByTopic = SeededMap<Box<str>, GroupItems>;
 
 #[derive(Clone)]
 struct GroupItems {

@@ -68,6 +68,12 @@ pub const BOUNDS: &[Bound] = &[
         GIB,
         "the connection is not read until its client has received"
     ),
+    bound!(
+        limits.connections_bytes,
+        MIB,
+        64 * GIB,
+        "the connections that hold the most for the longest are closed, with one log line"
+    ),
     bound!(limits.connection_idle_ms, 1_000, 24 * HOUR_MS, "the connection is closed"),
     bound!(
         limits.waiting_pulls,
@@ -138,6 +144,13 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return refuse(
             "limits.frame_bytes",
             format!("a frame must hold a message and its header: set at least {least}"),
+        );
+    }
+    if limits.frame_bytes.saturating_mul(2) > limits.connections_bytes {
+        let least = limits.frame_bytes * 2;
+        return refuse(
+            "limits.connections_bytes",
+            format!("it must hold two of limits.frame_bytes: set at least {least}"),
         );
     }
     if limits.message_bytes.saturating_mul(2) > config.store.segment_bytes {

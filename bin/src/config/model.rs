@@ -197,6 +197,8 @@ pub struct LimitsSection {
     pub connections: u64,
     /// Reply bytes queued for one connection.
     pub connection_out_bytes: u64,
+    /// Memory of what all connections have buffered.
+    pub connections_bytes: u64,
     /// Silence after which a connection is closed.
     pub connection_idle_ms: u64,
     /// Pull requests that wait for a message.
@@ -217,6 +219,7 @@ impl Default for LimitsSection {
             cache_budget_bytes: 64 << 20,
             connections: 20_000,
             connection_out_bytes: 4 << 20,
+            connections_bytes: 128 << 20,
             connection_idle_ms: 120_000,
             waiting_pulls: 100_000,
             pull_messages: 32,

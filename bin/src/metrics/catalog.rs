@@ -257,7 +257,7 @@ pub static CATALOG: &[Family] = &[
     process!(
         counter,
         "ringmq_stalls_total",
-        "Times that a reactor did not turn for reactor.stall_ms, by what it was doing.",
+        "Times that a reactor did not turn for reactor.stall_ms, by what it was doing; `no processor` if others had it.",
         |scene, out| {
             for ((index, cause), stall) in &scene.stalls {
                 out.counter(&scene.seat(*index, &[("cause", *cause)]), stall.count)?;

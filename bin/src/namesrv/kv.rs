@@ -11,6 +11,9 @@ pub const ORDER_TOPIC_CONFIG: &str = "ORDER_TOPIC_CONFIG";
 /// Most bytes of names and values together: a namespace must fit one reply.
 pub const KV_BYTES_MAX: usize = 8 << 20;
 
+/// What a namespace costs besides its name.
+const NAMESPACE_BYTES: usize = 64;
+
 /// The table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key-value table holds {KV_BYTES_MAX} bytes already; delete keys first")]
@@ -31,19 +34,37 @@ impl KvTable {
     /// [`KvFull`]; nothing has changed then.
     pub fn put(&mut self, namespace: &str, key: &str, value: Option<&str>) -> Result<(), KvFull> {
         let Some(value) = value else {
-            self.namespaces.entry(namespace.to_owned()).or_default();
             self.delete(namespace, key);
-            return Ok(());
+            return self.make_namespace(namespace);
         };
         let more = namespace.len() + key.len() + value.len();
-        if self.bytes + more > KV_BYTES_MAX {
+        if self.bytes + more + self.namespace_cost(namespace) > KV_BYTES_MAX {
             return Err(KvFull);
         }
+        self.make_namespace(namespace)?;
         self.delete(namespace, key);
         self.bytes += more;
         let pairs = self.namespaces.entry(namespace.to_owned()).or_default();
         pairs.insert(key.to_owned(), value.to_owned());
         Ok(())
+    }
+
+    /// Makes a namespace. It is never removed, so that it costs its name and a little for good.
+    fn make_namespace(&mut self, namespace: &str) -> Result<(), KvFull> {
+        let more = self.namespace_cost(namespace);
+        if more > 0 {
+            if self.bytes + more > KV_BYTES_MAX {
+                return Err(KvFull);
+            }
+            self.bytes += more;
+            self.namespaces.insert(namespace.to_owned(), BTreeMap::new());
+        }
+        Ok(())
+    }
+
+    /// What making this namespace would cost; 0 if it is there.
+    fn namespace_cost(&self, namespace: &str) -> usize {
+        if self.namespaces.contains_key(namespace) { 0 } else { namespace.len() + NAMESPACE_BYTES }
     }
 
     /// A value.
@@ -92,7 +113,7 @@ impl KvTable {
         let mut table = KvTable::default();
         for (namespace, pairs) in config.pairs() {
             let namespace = namespace.to_text().ok_or("a namespace is not a string")?;
-            table.namespaces.entry(namespace.clone()).or_default();
+            table.make_namespace(&namespace).map_err(|e| e.to_string())?;
             for (key, value) in pairs.pairs() {
                 let key = key.to_text().ok_or("a key is not a string")?;
                 if let Some(value) = value.to_text() {
@@ -128,7 +149,7 @@ mod tests {
         assert_eq!(kv.get("n", "k"), Some("w"));
         kv.delete("n", "k");
         kv.delete("n", "k");
-        assert_eq!((kv.get("n", "k"), kv.bytes), (None, 0));
+        assert_eq!((kv.get("n", "k"), kv.bytes), (None, 1 + NAMESPACE_BYTES));
         assert!(kv.namespace("n").unwrap().is_empty());
         assert_eq!(KvTable::from_json(&kv.to_json()).unwrap(), kv);
         kv.put("m", "k", None).unwrap();
@@ -138,10 +159,11 @@ mod tests {
     #[test]
     fn a_full_table_refuses_and_stays() {
         let mut kv = KvTable::default();
-        let large = "v".repeat(KV_BYTES_MAX - 2);
+        let large = "v".repeat(KV_BYTES_MAX - 3 - NAMESPACE_BYTES);
         kv.put("n", "k", Some(&large)).unwrap();
         assert_eq!(kv.put("n", "j", Some("")), Err(KvFull));
         assert_eq!(kv.get("n", "k").map(str::len), Some(large.len()));
+        assert_eq!(kv.put("empty", "k", None), Err(KvFull), "a namespace costs something too");
         kv.delete("n", "k");
         kv.put("n", "j", Some("")).unwrap();
     }

@@ -68,12 +68,19 @@ pub struct NamesrvConfig {
     pub data_dir: PathBuf,
     /// Connections open at once.
     pub conns_max: usize,
+    /// Memory of what connections have buffered, over all of them.
+    pub held_bytes_max: usize,
 }
 
 impl NamesrvConfig {
-    /// With 20,000 connections.
+    /// With 20,000 connections, and 128 MiB for their buffers.
     pub fn new(listen: SocketAddr, data_dir: &Path) -> NamesrvConfig {
-        NamesrvConfig { listen, data_dir: data_dir.to_owned(), conns_max: 20_000 }
+        NamesrvConfig {
+            listen,
+            data_dir: data_dir.to_owned(),
+            conns_max: 20_000,
+            held_bytes_max: 128 << 20,
+        }
     }
 }
 
@@ -112,6 +119,7 @@ impl Namesrv {
         let mut server_config = ServerConfig::new(config.listen);
         server_config.idle = IDLE;
         server_config.conns_max = config.conns_max;
+        server_config.held_bytes_max = config.held_bytes_max;
         let table = RouteTable::new(files.wiped);
         let service =
             Rc::new(NameService::new(config, table, files.kv, files.order, saver.clone()));

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringmq_net::body::DataVersion;
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 /// `brokerId` of a master.
 pub const MASTER_ID: i64 = 0;
@@ -105,10 +105,10 @@ pub struct TableFull(&'static str);
 /// See the module.
 #[derive(Debug, Default)]
 pub struct RouteTable {
-    topics: FxHashMap<String, BTreeMap<String, Queues>>,
+    topics: SeededMap<String, BTreeMap<String, Queues>>,
     groups: BTreeMap<String, Group>,
     clusters: BTreeMap<String, BTreeSet<String>>,
-    live: FxHashMap<String, Live>,
+    live: SeededMap<String, Live>,
     wiped: BTreeSet<String>,
 }
 

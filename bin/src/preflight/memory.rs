@@ -93,14 +93,17 @@ fn check_files(settings: &Settings) -> Finding {
 fn check_budgets(settings: &Settings) -> Finding {
     const SUBJECT: &str = "memory";
     let limits = &settings.config.limits;
-    let each = limits.block_budget_bytes + limits.cache_budget_bytes + MEMORY_PER_SHARD;
+    let each = limits.block_budget_bytes
+        + limits.cache_budget_bytes
+        + limits.connections_bytes
+        + MEMORY_PER_SHARD;
     let need = each.saturating_mul(settings.shards.len() as u64);
     let have = settings.machine.memory_bytes;
     if need > have {
         return Finding::failure(
             SUBJECT,
             format!(
-                "{} shards of {} need more than the {} within reach: lower limits.block_budget_bytes or limits.cache_budget_bytes",
+                "{} shards of {} need more than the {} within reach: lower limits.block_budget_bytes, limits.cache_budget_bytes or limits.connections_bytes",
                 settings.shards.len(),
                 mib(each),
                 mib(have)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use super::account::{Account, Accounts, Cause};
 use super::beat::Beat;
 
 /// Time between two signals to a reactor. It bounds how long glommio's lost wake-up can last.
@@ -18,6 +19,8 @@ pub const METRONOME_PERIOD: Duration = Duration::from_millis(20);
 pub struct StallCounters {
     /// Stalls that passed the threshold.
     pub stalls: AtomicU64,
+    /// Those of them that are over and were starvation: the reactor was runnable and had no processor.
+    pub starved: AtomicU64,
     /// Milliseconds of the longest.
     pub longest_ms: AtomicU64,
     /// Milliseconds of all together.
@@ -32,11 +35,14 @@ struct Watched {
     beat: &'static Beat,
     turns: u64,
     turned_at: Instant,
+    accounts: Accounts,
+    /// At the last turn that was seen.
+    account: Option<Account>,
     /// Metronome ticks since the last turn. Time that the metronome itself was not running counts as one tick, so that a paused
     /// machine is not blamed on the reactor.
     silent_ticks: u32,
     warned_at_tick: u32,
-    /// What it was doing when the running stall was noticed.
+    /// What it was doing when the running stall was noticed, or that it had no processor.
     cause: &'static str,
 }
 
@@ -102,6 +108,19 @@ impl ReactorWatch {
     }
 }
 
+impl Watched {
+    /// What became of the time since its last turn, and what to call it.
+    fn spent(&self, stall: Duration) -> (Account, Cause) {
+        match (self.accounts.read(), self.account) {
+            (Some(now), Some(before)) => {
+                let spent = now.since(before);
+                (spent, spent.cause(self.turned_at.elapsed(), stall))
+            }
+            _ => (Account::default(), Cause::Unknown),
+        }
+    }
+}
+
 /// State shared by the metronome's thread and the reactors that come and go.
 pub(super) struct Metronome {
     watched: Mutex<Vec<Watched>>,
@@ -142,6 +161,7 @@ impl Metronome {
     ) -> WatchGuard {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
+        let accounts = Accounts::of(tid);
         let watched = Watched {
             index,
             name: name.to_owned(),
@@ -149,6 +169,8 @@ impl Metronome {
             beat,
             turns: beat.turns(),
             turned_at: Instant::now(),
+            account: accounts.read(),
+            accounts,
             silent_ticks: 0,
             warned_at_tick: 0,
             cause: "",
@@ -190,7 +212,19 @@ impl Metronome {
         }
         if watched.warned_at_tick > 0 {
             let lasted_ms = watched.turned_at.elapsed().as_millis() as u64;
-            info!(reactor = watched.index, shard = watched.name, lasted_ms, "reactor turns again");
+            let (spent, cause) = watched.spent(self.stall);
+            info!(
+                reactor = watched.index,
+                shard = watched.name,
+                lasted_ms,
+                cause = cause.name(),
+                ran_ms = spent.ran.as_millis() as u64,
+                waited_ms = spent.waited.as_millis() as u64,
+                "reactor turns again"
+            );
+            if cause == Cause::Starved {
+                self.counters.starved.fetch_add(1, Ordering::Relaxed);
+            }
             self.counters.longest_ms.fetch_max(lasted_ms, Ordering::Relaxed);
             self.counters.stalled_ms.fetch_add(lasted_ms, Ordering::Relaxed);
             let lasted = Duration::from_millis(lasted_ms);
@@ -201,6 +235,7 @@ impl Metronome {
         }
         watched.turns = turns;
         watched.turned_at = Instant::now();
+        watched.account = watched.accounts.read();
         watched.silent_ticks = 0;
         watched.warned_at_tick = 0;
     }
@@ -216,9 +251,17 @@ impl Metronome {
         if watched.silent_ticks < due {
             return;
         }
+        let (spent, mut cause) = watched.spent(self.stall);
+        let state = thread_state(watched.tid);
+        // The kernel adds a wait to the account when it is over.
+        if cause == Cause::Waiting && state == RUNNABLE {
+            cause = Cause::Starved;
+        }
         if watched.warned_at_tick == 0 {
             self.counters.stalls.fetch_add(1, Ordering::Relaxed);
-            watched.cause = watched.beat.doing();
+            // Whatever it was at, it was not that which took the time.
+            let starved = cause == Cause::Starved;
+            watched.cause = if starved { cause.name() } else { watched.beat.doing() };
             self.stalls().entry((watched.index, watched.cause)).or_default().count += 1;
         }
         watched.warned_at_tick = watched.silent_ticks;
@@ -231,8 +274,11 @@ impl Metronome {
             reactor = watched.index,
             shard = watched.name,
             silent_ms,
+            cause = cause.name(),
+            ran_ms = spent.ran.as_millis() as u64,
+            waited_ms = spent.waited.as_millis() as u64,
             doing = watched.beat.doing(),
-            thread_state = thread_state(watched.tid),
+            thread_state = state,
             "reactor has not turned"
         );
     }
@@ -250,13 +296,16 @@ impl Drop for WatchGuard {
     }
 }
 
+/// See [`thread_state`].
+const RUNNABLE: &str = "running or waiting for a processor";
+
 /// What the kernel says of a thread: a stalled one that runs is busy, one in disk sleep waits for a device, one in sleep waits for
 /// a system call (or has lost its wake-up).
 fn thread_state(tid: libc::pid_t) -> &'static str {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
     // The name, in brackets, may hold anything; the state follows its last bracket.
     match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
-        Some('R') => "running or waiting for a processor",
+        Some('R') => RUNNABLE,
         Some('S') => "sleeping in a system call",
         Some('D') => "waiting for a device",
         Some('T' | 't') => "stopped",

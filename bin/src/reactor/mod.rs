@@ -9,8 +9,10 @@
 //!
 //! glommio 0.9.0 can park a thread that still has runnable tasks, for ever, when the kernel takes the processor away at the wrong
 //! moment. A signal makes the parked system call return, so the metronome cures it without a patched crate. While it is there
-//! it reads each reactor's heartbeat: one that has not turned for a while is logged with what it was doing.
+//! it reads each reactor's heartbeat: one that has not turned for a while is logged with what it was doing, and whether that was its own
+//! work or a processor that others had.
 
+mod account;
 mod beat;
 mod inbox;
 mod metronome;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 use super::core::{Appended, Queue, QueueDigest, QueueRef};
 use super::load::LoadedQueues;
@@ -97,7 +97,7 @@ pub struct QueueStore {
 pub(super) struct Inner {
     pub(super) config: QueueConfig,
     pub(super) file_units: i64,
-    topics: RefCell<FxHashMap<Arc<str>, Vec<QueueRef>>>,
+    topics: RefCell<SeededMap<Arc<str>, Vec<QueueRef>>>,
     next_uid: Cell<u32>,
     dirty: RefCell<VecDeque<QueueRef>>,
     evictable: RefCell<VecDeque<QueueRef>>,

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 use crate::log::ReadRun;
 use crate::queue::{QueueRef, QueueStore};
@@ -91,7 +91,7 @@ struct TopicQueues {
 /// The table of topics to queues. A queue object is made on first use and kept: handles to it are cheap.
 #[derive(Default)]
 pub(super) struct QueueTable {
-    topics: RefCell<FxHashMap<Rc<str>, Rc<TopicQueues>>>,
+    topics: RefCell<SeededMap<Rc<str>, Rc<TopicQueues>>>,
 }
 
 impl QueueTable {

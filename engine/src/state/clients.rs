@@ -13,11 +13,12 @@ use ringmq_net::body::{
 };
 use ringmq_net::code::response;
 use ringmq_net::language::Language;
+use ringmq_net::map::{SeededMap, SeededSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 use super::ConnId;
-use super::filter::{FilterError, Subscription};
+use super::filter::{FilterError, Subscription, split_tags};
 use super::topic_name::FAQ;
 
 /// How long a registration lives without a heartbeat, in ms (stock 4.9.8).
@@ -25,6 +26,19 @@ pub const LIFE_MS: i64 = 120_000;
 
 /// How often [`Clients::expire`] should run, in ms (stock 4.9.8).
 pub const SCAN_INTERVAL_MS: i64 = 10_000;
+
+/// Members up to which a group's members are listed for each change.
+pub const CROWD: usize = 64;
+
+/// Members up to which one that comes is compared with all others for its client id.
+const SAME_ID_MEMBERS_MAX: usize = 1_000;
+
+/// Most bytes of names and subscriptions that all clients of a shard register; stock has no bound. A usual client registers a few
+/// hundred.
+pub const REGISTERED_BYTES_MAX: usize = 128 << 20;
+
+/// Longest client id or group name of a registration, in bytes. Stock takes any length, and its clients refuse 256 themselves.
+pub const NAME_BYTES_MAX: usize = 1_024;
 
 /// Most groups that one connection may register; stock has no bound.
 pub const CONN_GROUPS_MAX: usize = 10_000;
@@ -57,7 +71,7 @@ pub struct Member {
     pub version: i32,
     /// The peer.
     pub addr: SocketAddr,
-    /// When it last sent a heartbeat, ms.
+    /// When it last sent a heartbeat, ms of a clock that is never set.
     pub last_heartbeat_ms: i64,
 }
 
@@ -66,8 +80,18 @@ pub struct Member {
 pub struct Notify {
     /// The consumer group.
     pub group: Rc<str>,
-    /// All its members, in order of their connection ids.
-    pub conns: Vec<ConnId>,
+    /// Its members.
+    pub conns: Told,
+}
+
+/// Whom a change is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// All members, in order of their connection ids.
+    These(Vec<ConnId>),
+    /// All of more than [`CROWD`] members, which are not listed: a list for each of ten thousand that come would cost more than
+    /// all else that they do.
+    Crowd,
 }
 
 /// What [`Clients::expire`] decided.
@@ -112,10 +136,41 @@ pub enum Conflict {
     },
 }
 
-/// A connection registered as many groups as it may.
+/// A registration that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a connection may register {CONN_GROUPS_MAX} groups: use more connections")]
-pub struct TooManyGroups;
+pub enum TooManyGroups {
+    /// The connection registered as many groups as it may.
+    #[error("a connection may register {CONN_GROUPS_MAX} groups: use more connections")]
+    Groups,
+    /// All clients together registered as much as they may.
+    #[error(
+        "clients have registered {REGISTERED_BYTES_MAX} bytes of groups and subscriptions already: use fewer or shorter ones"
+    )]
+    Bytes,
+    /// A name that no stock client would start with.
+    #[error("a client id or group name is longer than {NAME_BYTES_MAX} bytes: use a shorter one")]
+    Name,
+}
+
+/// What a registration of one connection in one group costs besides its names, and what one subscription costs besides its texts.
+const ENTRY_BYTES: usize = 256;
+
+fn member_bytes(group: &str, client_id: &str) -> usize {
+    ENTRY_BYTES + 2 * group.len() + 2 * client_id.len()
+}
+
+/// What a subscription costs once it is kept: texts as they are, tags once more with their codes. Where a client sends no tags, they
+/// are taken out of the expression, so that it costs the same before and after.
+fn subscription_bytes(data: &SubscriptionData) -> usize {
+    let tag_bytes = |tag: &str| tag.len() + 40;
+    let tags: usize = match data.tags.is_empty() {
+        true => split_tags(&data.sub_string).map(tag_bytes).sum(),
+        false => data.tags.iter().map(|tag| tag_bytes(tag)).sum(),
+    };
+    let codes = if tags == 0 { data.codes.len() * 8 } else { 0 };
+    let texts = 2 * data.topic.len() + data.sub_string.len() + data.expression_type.len();
+    ENTRY_BYTES + texts + tags + codes
+}
 
 /// Why a pull that relies on its group's registration was refused. Displayed, it is stock 4.9.8's remark;
 /// [`PullRefused::code`] is the response code.
@@ -189,14 +244,14 @@ impl Members {
         ProducerConnection { connections: self.connections() }
     }
 
-    /// This group's part of the answer of request 328.
-    pub fn producer_infos(&self) -> Vec<ProducerInfo> {
+    /// This group's part of the answer of request 328. `epoch_ms` is when the clock of the registrations began, in ms since 1970.
+    pub fn producer_infos(&self, epoch_ms: i64) -> Vec<ProducerInfo> {
         let info = |m: &Member| ProducerInfo {
             client_id: m.client_id.to_string(),
             remote_ip: format!("/{}", m.addr),
             language: m.language,
             version: m.version,
-            last_update_timestamp: m.last_heartbeat_ms,
+            last_update_timestamp: epoch_ms.saturating_add(m.last_heartbeat_ms),
         };
         self.sorted().into_iter().map(info).collect()
     }
@@ -211,7 +266,8 @@ impl Members {
         self.sorted().into_iter().map(connection).collect()
     }
 
-    fn conns(&self) -> Vec<ConnId> {
+    /// Their connections, in order.
+    pub fn conns(&self) -> Vec<ConnId> {
         let mut conns: Vec<ConnId> = self.0.keys().copied().collect();
         conns.sort_unstable();
         conns
@@ -266,7 +322,9 @@ pub struct ConsumerGroup {
     name: Rc<str>,
     members: Members,
     mode: ConsumerMode,
-    subscriptions: FxHashMap<Box<str>, Rc<Subscription>>,
+    subscriptions: SeededMap<Box<str>, Rc<Subscription>>,
+    /// What the subscriptions cost.
+    subscribed_bytes: usize,
 }
 
 impl ConsumerGroup {
@@ -316,7 +374,18 @@ impl ConsumerGroup {
     }
 
     fn notify(&self) -> Notify {
-        Notify { group: self.name.clone(), conns: self.members.conns() }
+        let conns = match self.members.len() {
+            0..=CROWD => Told::These(self.members.conns()),
+            _ => Told::Crowd,
+        };
+        Notify { group: self.name.clone(), conns }
+    }
+
+    fn subscribed_bytes(&self) -> usize {
+        self.subscriptions
+            .values()
+            .map(|subscription| subscription_bytes(subscription.data()))
+            .sum()
     }
 
     /// Where a heartbeat's subscriptions differ from what other members want.
@@ -326,17 +395,18 @@ impl ConsumerGroup {
         }
         for data in subscriptions {
             let Some(known) = self.subscriptions.get(&*data.topic) else {
-                return Some(format!("{} is new in the group", data.topic));
+                return Some(format!("{} is new in the group", short(&data.topic)));
             };
             let (text, wanted) = (&known.data().sub_string, &data.sub_string);
             // Two texts may say the same.
             if text != wanted && Subscription::new(data).filter() != known.filter() {
-                return Some(format!("{}: {wanted:?}, not {text:?}", data.topic));
+                let (topic, wanted, text) = (short(&data.topic), short(wanted), short(text));
+                return Some(format!("{topic}: {wanted:?}, not {text:?}"));
             }
         }
-        let named: FxHashSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
+        let named: SeededSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
         let missing = self.subscriptions.keys().find(|topic| !named.contains(&***topic))?;
-        Some(format!("{missing} is not among its topics"))
+        Some(format!("{} is not among its topics", short(missing)))
     }
 
     /// Merges a heartbeat's subscriptions; whether a topic came or went. One that is known is replaced
@@ -354,18 +424,23 @@ impl ConsumerGroup {
                 }
             }
         }
-        let named: FxHashSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
+        let named: SeededSet<&str> = subscriptions.iter().map(|data| &*data.topic).collect();
         let before = self.subscriptions.len();
         self.subscriptions.retain(|topic, _| named.contains(&**topic));
         changed || self.subscriptions.len() != before
     }
 }
 
+/// As much of a client's text as a log line shall have.
+fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(200)]
+}
+
 /// The groups of one connection.
 #[derive(Debug, Default)]
 struct ConnGroups {
-    consumers: FxHashSet<Rc<str>>,
-    producers: FxHashSet<Rc<str>>,
+    consumers: SeededSet<Rc<str>>,
+    producers: SeededSet<Rc<str>>,
 }
 
 impl ConnGroups {
@@ -377,11 +452,13 @@ impl ConnGroups {
 /// The clients of one shard. Owned by its reactor; bounded by its connections and [`CONN_GROUPS_MAX`].
 #[derive(Debug, Default)]
 pub struct Clients {
-    consumers: FxHashMap<Rc<str>, ConsumerGroup>,
-    producers: FxHashMap<Rc<str>, Members>,
+    consumers: SeededMap<Rc<str>, ConsumerGroup>,
+    producers: SeededMap<Rc<str>, Members>,
     conns: FxHashMap<ConnId, ConnGroups>,
     /// Which connection a producing client's replies go to.
-    reply_conns: FxHashMap<Rc<str>, ConnId>,
+    reply_conns: SeededMap<Rc<str>, ConnId>,
+    /// What all registrations cost, at most [`REGISTERED_BYTES_MAX`].
+    bytes: usize,
     conflicts: Vec<Conflict>,
     subscription_conflicts: u64,
 }
@@ -401,31 +478,43 @@ impl Clients {
         notify: bool,
         now_ms: i64,
     ) -> Result<Option<Notify>, TooManyGroups> {
+        let subscribed: usize = data.subscriptions.iter().map(subscription_bytes).sum();
+        let known = self.consumers.get(&*data.group_name);
+        let replaced = known.map_or(0, |group| group.subscribed_bytes);
+        let members = known.map(|group| &group.members);
+        let (had, has) = Self::member_cost(members, &data.group_name, client)?;
+        self.check_room(had + replaced, has + subscribed)?;
         let name = match self.consumers.get(&*data.group_name) {
             Some(known) => known.name.clone(),
             None => data.group_name.as_str().into(),
         };
         let conn = self.conns.entry(client.conn).or_default();
         if conn.len() >= CONN_GROUPS_MAX && !conn.consumers.contains(&name) {
-            return Err(TooManyGroups);
+            return Err(TooManyGroups::Groups);
         }
         conn.consumers.insert(name.clone());
         let group = self.consumers.entry(name.clone()).or_insert_with(|| ConsumerGroup {
             name,
             members: Members::default(),
             mode: ConsumerMode::default(),
-            subscriptions: FxHashMap::default(),
+            subscriptions: SeededMap::default(),
+            subscribed_bytes: 0,
         });
         group.mode = ConsumerMode {
             consume_type: data.consume_type,
             model: data.message_model,
             from_where: data.consume_from,
         };
-        let same_id = group.members.by_client_id(client.client_id);
+        // A look at all members: only when one comes, and not in a crowd.
+        let looks =
+            group.members.len() <= SAME_ID_MEMBERS_MAX && group.members.get(client.conn).is_none();
+        let same_id = if looks { group.members.by_client_id(client.client_id) } else { None };
         let same_id = same_id.filter(|other| other.conn != client.conn).map(|other| other.addr);
         let is_new = group.members.heard(client, now_ms);
         let difference = group.difference(&data.subscriptions);
         let changed = group.merge(&data.subscriptions);
+        group.subscribed_bytes = group.subscribed_bytes();
+        self.bytes = (self.bytes + has + group.subscribed_bytes).saturating_sub(had + replaced);
         let group_name = &group.name;
         if let Some(what) = difference {
             self.subscription_conflicts += 1;
@@ -456,20 +545,50 @@ impl Clients {
         group: &str,
         now_ms: i64,
     ) -> Result<(), TooManyGroups> {
+        let (had, has) = Self::member_cost(self.producers.get(group), group, client)?;
+        self.check_room(had, has)?;
         let name: Rc<str> = match self.producers.get_key_value(group) {
             Some((known, _)) => known.clone(),
             None => group.into(),
         };
         let conn = self.conns.entry(client.conn).or_default();
         if conn.len() >= CONN_GROUPS_MAX && !conn.producers.contains(&name) {
-            return Err(TooManyGroups);
+            return Err(TooManyGroups::Groups);
         }
         conn.producers.insert(name.clone());
+        self.bytes = (self.bytes + has).saturating_sub(had);
         self.producers.entry(name).or_default().heard(client, now_ms);
         if self.reply_conns.get(client.client_id) != Some(&client.conn) {
             self.reply_conns.insert(client.client_id.into(), client.conn);
         }
         Ok(())
+    }
+
+    /// What the registration of this connection in this group costs so far, and with this heartbeat.
+    fn member_cost(
+        members: Option<&Members>,
+        group: &str,
+        client: &ClientConn<'_>,
+    ) -> Result<(usize, usize), TooManyGroups> {
+        if group.len().max(client.client_id.len()) > NAME_BYTES_MAX {
+            return Err(TooManyGroups::Name);
+        }
+        let known = members.and_then(|members| members.get(client.conn));
+        let had = known.map_or(0, |member| member_bytes(group, &member.client_id));
+        Ok((had, member_bytes(group, client.client_id)))
+    }
+
+    /// Refuses what would cost more than before and than there is room for.
+    fn check_room(&self, had: usize, has: usize) -> Result<(), TooManyGroups> {
+        if has > had && self.bytes + (has - had) > REGISTERED_BYTES_MAX {
+            return Err(TooManyGroups::Bytes);
+        }
+        Ok(())
+    }
+
+    /// Bytes that all registrations cost.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// A connection leaves a consumer group (request 35); whom to tell, if `notify` allows it.
@@ -529,7 +648,7 @@ impl Clients {
         for group in self.consumers.values() {
             silent.extend(group.members.silent(now_ms).map(|conn| (conn, group.name.clone())));
         }
-        let mut shrunk = FxHashSet::default();
+        let mut shrunk = SeededSet::default();
         for (conn, group) in silent {
             close.insert(conn);
             self.unregister_consumer(conn, &group, false);
@@ -607,11 +726,15 @@ impl Clients {
     /// Takes a connection out of a consumer group; whether it was there and others remain.
     fn leave_consumer(&mut self, conn: ConnId, group: &str) -> bool {
         let Some(left) = self.consumers.get_mut(group) else { return false };
-        let was_there = left.members.0.remove(&conn).is_some();
+        let gone = left.members.0.remove(&conn);
+        let was_there = gone.is_some();
         let remain = !left.members.is_empty();
+        let mut bytes = gone.map_or(0, |member| member_bytes(group, &member.client_id));
         if !remain {
+            bytes += left.subscribed_bytes;
             self.consumers.remove(group);
         }
+        self.bytes = self.bytes.saturating_sub(bytes);
         was_there && remain
     }
 
@@ -619,6 +742,8 @@ impl Clients {
     fn leave_producer(&mut self, conn: ConnId, group: &str) {
         let Some(members) = self.producers.get_mut(group) else { return };
         let left = members.0.remove(&conn);
+        let bytes = left.as_ref().map_or(0, |member| member_bytes(group, &member.client_id));
+        self.bytes = self.bytes.saturating_sub(bytes);
         if members.is_empty() {
             self.producers.remove(group);
         }

@@ -25,6 +25,13 @@ fn data(group: &str, subscriptions: &[SubscriptionData]) -> ConsumerData {
     }
 }
 
+fn listed(told: Told) -> Vec<ConnId> {
+    match told {
+        Told::These(conns) => conns,
+        Told::Crowd => panic!("these tests have no crowds"),
+    }
+}
+
 fn beat(
     clients: &mut Clients,
     conn: ConnId,
@@ -33,7 +40,7 @@ fn beat(
 ) -> Option<Vec<ConnId>> {
     let id = format!("c{conn}");
     let group = data(group, subscriptions);
-    clients.register_consumer(&client(conn, &id), &group, true, 0).unwrap().map(|n| n.conns)
+    clients.register_consumer(&client(conn, &id), &group, true, 0).unwrap().map(|n| listed(n.conns))
 }
 
 #[test]
@@ -112,7 +119,7 @@ fn a_close_ends_all_registrations_and_tells_who_remains() {
     clients.register_producer(&client(1, "c1"), "p", 0).unwrap();
     assert_eq!(clients.reply_conn("c1"), Some(1));
     let told = clients.close_conn(1);
-    let told: Vec<_> = told.iter().map(|n| (&*n.group, n.conns.clone())).collect();
+    let told: Vec<_> = told.iter().map(|n| (&*n.group, listed(n.conns.clone()))).collect();
     assert_eq!(told, [("g", vec![2]), ("i", vec![3])]);
     assert!(clients.consumer("h").is_none());
     assert!(clients.producer("p").is_none());
@@ -131,7 +138,7 @@ fn silence_for_120_s_ends_a_registration_and_tells_who_remains() {
     assert_eq!(clients.expire(120_000), Expired::default());
     let expired = clients.expire(120_001);
     assert_eq!(expired.close, [1, 3]);
-    assert_eq!(expired.notify, [Notify { group: "g".into(), conns: vec![2] }]);
+    assert_eq!(expired.notify, [Notify { group: "g".into(), conns: Told::These(vec![2]) }]);
     assert_eq!(clients.reply_conn("c3"), None);
     assert_eq!(clients.expire(200_000).close, [2]);
     assert!(clients.consumers().next().is_none() && clients.producers().next().is_none());
@@ -187,9 +194,54 @@ fn one_connection_cannot_register_groups_without_end() {
     for n in 0..CONN_GROUPS_MAX {
         clients.register_producer(&client(1, "c"), &format!("p{n}"), 0).unwrap();
     }
-    assert_eq!(clients.register_producer(&client(1, "c"), "more", 0), Err(TooManyGroups));
+    assert_eq!(clients.register_producer(&client(1, "c"), "more", 0), Err(TooManyGroups::Groups));
     assert_eq!(clients.register_producer(&client(1, "c"), "p0", 0), Ok(()));
     assert!(clients.register_producer(&client(2, "d"), "more", 0).is_ok());
+}
+
+#[test]
+fn the_members_of_a_crowd_are_not_listed() {
+    let mut clients = Clients::new();
+    for conn in 0..=CROWD as u64 {
+        let id = format!("c{conn}");
+        let group = data("g", &[]);
+        let told = clients.register_consumer(&client(conn, &id), &group, true, 0).unwrap().unwrap();
+        assert_eq!(told.conns == Told::Crowd, conn == CROWD as u64);
+    }
+    let left = clients.close_conn(0);
+    assert!(matches!(&left[0].conns, Told::These(conns) if conns.len() == CROWD));
+}
+
+#[test]
+fn what_clients_register_is_bounded_and_comes_free_when_they_leave() {
+    let mut clients = Clients::new();
+    let long = "n".repeat(NAME_BYTES_MAX + 1);
+    let refused = clients.register_producer(&client(1, &long), "p", 0);
+    assert_eq!(refused, Err(TooManyGroups::Name));
+    let large = data("g", &[sub("T", &"tag || ".repeat(100_000), 1)]);
+    let mut taken = 0;
+    while clients.register_consumer(&client(taken, "c"), &named(&large, taken), true, 0).is_ok() {
+        taken += 1;
+        assert!(taken < 100, "nothing is refused");
+    }
+    assert!(taken > 0 && clients.bytes() <= REGISTERED_BYTES_MAX);
+    // Those who are in keep their registrations alive.
+    clients.register_consumer(&client(0, "c"), &named(&large, 0), true, 0).unwrap();
+    for conn in 0..taken {
+        clients.close_conn(conn);
+    }
+    assert_eq!(clients.bytes(), 0);
+    // An id that changes to and fro costs what it is.
+    for n in 0..100 {
+        let id = "i".repeat(1 + n % 2 * 1_000);
+        clients.register_producer(&client(1, &id), "p", 0).unwrap();
+    }
+    clients.close_conn(1);
+    assert_eq!(clients.bytes(), 0);
+}
+
+fn named(data: &ConsumerData, n: u64) -> ConsumerData {
+    ConsumerData { group_name: format!("g{n}"), ..data.clone() }
 }
 
 #[derive(Clone, Debug)]
@@ -230,7 +282,7 @@ fn leave(model: &mut Model, gone: impl Fn(&str, u64, i64) -> bool) -> Vec<(Strin
 }
 
 fn told(notify: impl IntoIterator<Item = Notify>) -> Vec<(String, Vec<u64>)> {
-    notify.into_iter().map(|n| (n.group.to_string(), n.conns)).collect()
+    notify.into_iter().map(|n| (n.group.to_string(), listed(n.conns))).collect()
 }
 
 proptest! {
@@ -288,5 +340,6 @@ proptest! {
             clients.close_conn(conn);
         }
         prop_assert!(clients.consumers.is_empty() && clients.conns.is_empty());
+        prop_assert_eq!(clients.bytes(), 0);
     }
 }

@@ -91,7 +91,7 @@ pub fn is_tag_type(expression_type: Option<&str>) -> bool {
     matches!(expression_type, None | Some("" | "TAG"))
 }
 
-fn split_tags(expression: &str) -> impl Iterator<Item = &str> {
+pub(super) fn split_tags(expression: &str) -> impl Iterator<Item = &str> {
     expression.split("||").map(str::trim).filter(|tag| !tag.is_empty())
 }
 

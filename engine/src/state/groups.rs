@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ringmq_net::body::{Body, DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable};
 use ringmq_net::code::response;
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 use thiserror::Error;
 
 use super::table_text::{self, TableTextError};
@@ -82,7 +82,7 @@ impl Default for GroupRules {
 /// The consumer groups of one shard. Owned by its reactor; bounded by [`GroupRules::groups_max`].
 #[derive(Debug)]
 pub struct GroupTable {
-    groups: FxHashMap<Box<str>, Rc<SubscriptionGroupConfig>>,
+    groups: SeededMap<Box<str>, Rc<SubscriptionGroupConfig>>,
     rules: GroupRules,
     version: DataVersion,
     dirty: bool,
@@ -92,7 +92,7 @@ impl GroupTable {
     /// The built-in groups, at version `{now, 0}`.
     pub fn new(rules: GroupRules, now_ms: i64) -> Self {
         let version = DataVersion { timestamp: now_ms, counter: 0 };
-        let mut table = Self { groups: FxHashMap::default(), rules, version, dirty: false };
+        let mut table = Self { groups: SeededMap::default(), rules, version, dirty: false };
         for group in BUILT_IN_GROUPS {
             table.put(SubscriptionGroupConfig::new(group));
         }

@@ -16,6 +16,15 @@ pub struct HeartbeatOutcome {
     pub topic_created: bool,
 }
 
+/// The time of a heartbeat, by both clocks, in ms.
+#[derive(Clone, Copy, Debug)]
+pub struct BeatTime {
+    /// Since 1970: what stands in table versions.
+    pub wall_ms: i64,
+    /// Of a clock that is never set: what registrations are aged by. A step of the other must not end them.
+    pub steady_ms: i64,
+}
+
 /// Takes in a heartbeat: makes unknown groups and their retry topics, registers the connection in every
 /// group. `notify_enable` is the broker's own `notifyConsumerIdsChangedEnable`.
 ///
@@ -25,23 +34,23 @@ pub fn heartbeat<X: Default>(
     client: &ClientConn<'_>,
     beat: &Heartbeat,
     notify_enable: bool,
-    now_ms: i64,
+    now: BeatTime,
 ) -> Result<HeartbeatOutcome, TooManyGroups> {
     let mut outcome = HeartbeatOutcome::default();
     for data in beat.consumers.iter().filter(|data| !data.group_name.is_empty()) {
-        let group = groups.get_or_create(&data.group_name, now_ms);
+        let group = groups.get_or_create(&data.group_name, now.wall_ms);
         let mut notify = notify_enable;
         if let Some(group) = &group {
             notify &= group.notify_consumer_ids_changed_enable;
             // A name that can't be a topic's makes none: the group consumes without retries.
             let queues = group.retry_queue_nums;
-            let retry = topics.ensure_retry(&data.group_name, queues, data.unit_mode, now_ms);
+            let retry = topics.ensure_retry(&data.group_name, queues, data.unit_mode, now.wall_ms);
             outcome.topic_created |= retry.is_ok_and(|retry| retry.created);
         }
-        outcome.notify.extend(clients.register_consumer(client, data, notify, now_ms)?);
+        outcome.notify.extend(clients.register_consumer(client, data, notify, now.steady_ms)?);
     }
     for group in beat.producers.iter().filter(|group| !group.is_empty()) {
-        clients.register_producer(client, group, now_ms)?;
+        clients.register_producer(client, group, now.steady_ms)?;
     }
     Ok(outcome)
 }
@@ -100,7 +109,7 @@ mod tests {
                 addr: ([127, 0, 0, 1], 9).into(),
             };
             let tables = (&mut self.clients, &mut self.groups, &mut self.topics);
-            heartbeat(tables, &client, &beat, true, 1).unwrap()
+            heartbeat(tables, &client, &beat, true, BeatTime { wall_ms: 1, steady_ms: 1 }).unwrap()
         }
     }
 

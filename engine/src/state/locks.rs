@@ -5,7 +5,7 @@
 //! a refresh do (stock 4.9.8). Clients refresh each 20 s and trust a lock for 30 s.
 
 use ringmq_net::body::{LockBatch, LockOk, MessageQueue};
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 /// How long a lock lives without a refresh, in ms (stock 4.9.8).
 pub const LOCK_LIFE_MS: i64 = 60_000;
@@ -28,7 +28,7 @@ impl Lock {
 /// Who holds which queue, per consumer group. Owned by one reactor.
 #[derive(Debug)]
 pub struct QueueLocks {
-    groups: FxHashMap<Box<str>, FxHashMap<MessageQueue, Lock>>,
+    groups: SeededMap<Box<str>, SeededMap<MessageQueue, Lock>>,
     len: usize,
     locks_max: usize,
 }
@@ -43,7 +43,7 @@ impl QueueLocks {
     /// No locks, and never more than `locks_max`: above it a free queue is simply not granted, which
     /// a client takes for "held by another" and asks again.
     pub fn new(locks_max: usize) -> Self {
-        Self { groups: FxHashMap::default(), len: 0, locks_max }
+        Self { groups: SeededMap::default(), len: 0, locks_max }
     }
 
     /// Locks held, expired ones included until the next [`QueueLocks::purge`].
@@ -117,7 +117,7 @@ impl QueueLocks {
             queues.retain(|_, lock| !lock.is_expired(now_ms));
             !queues.is_empty()
         });
-        self.len = self.groups.values().map(FxHashMap::len).sum();
+        self.len = self.groups.values().map(SeededMap::len).sum();
     }
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ringmq_net::body::ConsumerOffsetTable;
 use ringmq_net::json::Writer;
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 use thiserror::Error;
 
 use super::table_text::{self, TableTextError};
@@ -16,9 +16,23 @@ use super::table_text::{self, TableTextError};
 /// The default bound on (group, topic, queue) entries of one shard: about 64 MB of offsets.
 pub const ENTRIES_MAX: usize = 4_000_000;
 
+/// Most queues of one (group, topic): no topic has more, and a table of them stays quick to change.
+pub const QUEUES_MAX: usize = 65_536;
+
+/// Bytes of names for which there is room with each entry; and the least room for names.
+const NAME_BYTES_AN_ENTRY: usize = 16;
+const NAME_BYTES_MIN: usize = 1 << 20;
+
+/// What a (group, topic) costs besides its entries. Names come unchecked from the network.
+fn pair_bytes(group: &str, topic: &str) -> usize {
+    160 + group.len() + topic.len()
+}
+
 /// The table is full: the commit was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{entries_max} consumer offsets are stored, which is the bound: delete unused groups")]
+#[error(
+    "as many consumer offsets are stored as may be ({entries_max}, fewer with long names, {QUEUES_MAX} queues of a topic): delete unused groups"
+)]
 pub struct OffsetsFull {
     /// The bound.
     pub entries_max: usize,
@@ -87,10 +101,12 @@ pub struct OffsetOutside {
 /// The consumer offsets of one shard. Owned by its reactor; bounded.
 #[derive(Clone, Debug)]
 pub struct OffsetTable {
-    groups: FxHashMap<Rc<str>, FxHashMap<Rc<str>, QueueOffsets>>,
+    groups: SeededMap<Rc<str>, SeededMap<Rc<str>, QueueOffsets>>,
     /// Entries of the file whose key has no `@`: no request reaches them, they are only written back.
     odd: Vec<(String, QueueOffsets)>,
     entries: usize,
+    /// What the names in `groups` cost.
+    name_bytes: usize,
     entries_max: usize,
     dirty: bool,
 }
@@ -104,8 +120,8 @@ impl Default for OffsetTable {
 impl OffsetTable {
     /// An empty table that takes at most `entries_max` queues.
     pub fn new(entries_max: usize) -> Self {
-        let groups = FxHashMap::default();
-        Self { groups, odd: Vec::new(), entries: 0, entries_max, dirty: false }
+        let groups = SeededMap::default();
+        Self { groups, odd: Vec::new(), entries: 0, name_bytes: 0, entries_max, dirty: false }
     }
 
     /// Entries stored.
@@ -153,9 +169,16 @@ impl OffsetTable {
             let (topic, group) = key.split_once('@').unwrap_or((topic, group));
             return self.commit(group, topic, queue_id, offset);
         }
-        if self.entries >= self.entries_max {
+        let known = self.groups.get(group).and_then(|topics| topics.get(topic));
+        let more = if known.is_some() { 0 } else { pair_bytes(group, topic) };
+        let names_max = self.entries_max.saturating_mul(NAME_BYTES_AN_ENTRY).max(NAME_BYTES_MIN);
+        if self.entries >= self.entries_max
+            || self.name_bytes.saturating_add(more) > names_max
+            || known.is_some_and(|queues| queues.len() >= QUEUES_MAX)
+        {
             return Err(OffsetsFull { entries_max: self.entries_max });
         }
+        self.name_bytes += more;
         let topics = entry(&mut self.groups, group);
         if entry(topics, topic).set(queue_id, offset) {
             self.entries += 1;
@@ -239,28 +262,40 @@ impl OffsetTable {
     /// Forgets all offsets of a group; how many entries.
     pub fn remove_group(&mut self, group: &str) -> usize {
         let removed = self.groups.remove(group);
-        self.removed(removed.into_iter().flatten().map(|(_, queues)| queues.len()).sum())
+        let mut entries = 0;
+        for (topic, queues) in removed.into_iter().flatten() {
+            entries += queues.len();
+            self.name_bytes -= pair_bytes(group, &topic);
+        }
+        self.removed(entries)
     }
 
     /// Forgets all groups' offsets of a topic; how many entries. Stock 4.9.8 keeps them when a topic is
     /// deleted, so that a topic made anew under the name starts below them: say so where it's called.
     pub fn remove_topic(&mut self, topic: &str) -> usize {
-        let mut removed = 0;
-        self.groups.retain(|_, topics| {
-            removed += topics.remove(topic).map_or(0, |queues| queues.len());
+        let (mut removed, mut names) = (0, 0);
+        self.groups.retain(|group, topics| {
+            if let Some(queues) = topics.remove(topic) {
+                removed += queues.len();
+                names += pair_bytes(group, topic);
+            }
             !topics.is_empty()
         });
+        self.name_bytes -= names;
         self.removed(removed)
     }
 
     /// Forgets the offsets of one group on one topic; how many entries.
     pub fn remove(&mut self, group: &str, topic: &str) -> usize {
         let Some(topics) = self.groups.get_mut(group) else { return 0 };
-        let removed = topics.remove(topic).map_or(0, |queues| queues.len());
+        let removed = topics.remove(topic);
         if topics.is_empty() {
             self.groups.remove(group);
         }
-        self.removed(removed)
+        if removed.is_some() {
+            self.name_bytes -= pair_bytes(group, topic);
+        }
+        self.removed(removed.map_or(0, |queues| queues.len()))
     }
 
     fn removed(&mut self, entries: usize) -> usize {
@@ -348,7 +383,7 @@ impl OffsetTable {
     /// allowed: each (group, topic) is written as it is at its step. Ask [`OffsetTable::take_dirty`]
     /// *before* this call, so that such a commit is saved the next time.
     pub fn render(&self, mut writer: Writer) -> OffsetsText {
-        let topics_of = |(group, topics): (&Rc<str>, &FxHashMap<Rc<str>, QueueOffsets>)| {
+        let topics_of = |(group, topics): (&Rc<str>, &SeededMap<Rc<str>, QueueOffsets>)| {
             topics.keys().map(|topic| (group.clone(), topic.clone())).collect::<Vec<_>>()
         };
         let keys = self.groups.iter().flat_map(topics_of).collect();
@@ -393,7 +428,7 @@ fn write_queues(writer: &mut Writer, key: &str, queues: &QueueOffsets) {
 }
 
 /// `map.entry(key.into()).or_default()` without allocating the key when it is there.
-fn entry<'a, V: Default>(map: &'a mut FxHashMap<Rc<str>, V>, key: &str) -> &'a mut V {
+fn entry<'a, V: Default>(map: &'a mut SeededMap<Rc<str>, V>, key: &str) -> &'a mut V {
     if !map.contains_key(key) {
         map.insert(key.into(), V::default());
     }

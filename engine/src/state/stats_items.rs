@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use ringmq_net::map::SeededMap;
 
 /// The default bound on items of one shard: about 60 MB when all samples are full.
 pub const ITEMS_MAX: usize = 200_000;
@@ -150,7 +150,7 @@ impl StatsItem {
 /// All named statistics of one shard. Owned by its reactor; bounded.
 #[derive(Debug)]
 pub struct StatsItems {
-    items: FxHashMap<StatsName, FxHashMap<Box<str>, Rc<StatsItem>>>,
+    items: SeededMap<StatsName, SeededMap<Box<str>, Rc<StatsItem>>>,
     len: usize,
     items_max: usize,
     ticks: u64,
@@ -165,7 +165,7 @@ impl Default for StatsItems {
 impl StatsItems {
     /// None, and never more than `items_max`.
     pub fn new(items_max: usize) -> Self {
-        Self { items: FxHashMap::default(), len: 0, items_max, ticks: 0 }
+        Self { items: SeededMap::default(), len: 0, items_max, ticks: 0 }
     }
 
     /// The item to count on; made if need be. At the bound it counts, but nobody can query it.
@@ -207,7 +207,7 @@ impl StatsItems {
         for items in self.items.values_mut() {
             items.retain(|key, _| !key.split('@').any(|part| part == topic));
         }
-        self.len = self.items.values().map(FxHashMap::len).sum();
+        self.len = self.items.values().map(SeededMap::len).sum();
     }
 }
 

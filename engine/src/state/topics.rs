@@ -8,7 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use ringmq_net::body::{Body, DataVersion, TopicConfig, TopicConfigTable, TopicFilterType};
-use rustc_hash::{FxHashMap, FxHashSet};
+use ringmq_net::map::{SeededMap, SeededSet};
 
 use super::table_text::{self, TableTextError};
 use super::topic_name::{self as name, TopicRefused};
@@ -238,7 +238,7 @@ pub struct Ensured<X> {
 /// The topics of one shard. Owned by its reactor; bounded by [`TopicRules::topics_max`].
 #[derive(Debug)]
 pub struct TopicTable<X> {
-    topics: FxHashMap<Box<str>, Rc<Topic<X>>>,
+    topics: SeededMap<Box<str>, Rc<Topic<X>>>,
     rules: TopicRules,
     version: DataVersion,
     next_id: u32,
@@ -249,7 +249,7 @@ impl<X: Default> TopicTable<X> {
     /// The built-in topics, at version `{now, 0}`.
     pub fn new(rules: TopicRules, now_ms: i64) -> Self {
         let version = DataVersion { timestamp: now_ms, counter: 0 };
-        let topics = FxHashMap::default();
+        let topics = SeededMap::default();
         let mut table = Self { topics, rules, version, next_id: 0, dirty: false };
         for (name, settings) in table.rules.built_in() {
             table.put(&name, settings);
@@ -436,7 +436,7 @@ impl<X: Default> TopicTable<X> {
         ordered: impl IntoIterator<Item = &'a str>,
         now_ms: i64,
     ) -> bool {
-        let ordered: FxHashSet<&str> = ordered.into_iter().collect();
+        let ordered: SeededSet<&str> = ordered.into_iter().collect();
         let mut changed = false;
         for topic in self.topics.values() {
             let order = ordered.contains(topic.name());
@@ -463,7 +463,7 @@ impl<X: Default> TopicTable<X> {
 
     /// A slave takes over its master's table and version; returns the topics that are gone.
     pub fn replace(&mut self, table: &TopicConfigTable) -> Vec<Rc<Topic<X>>> {
-        let mut kept = FxHashSet::default();
+        let mut kept = SeededSet::default();
         for config in &table.topics {
             kept.insert(self.put(&config.topic_name, config.into()).id);
         }

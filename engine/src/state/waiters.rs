@@ -28,6 +28,9 @@ use super::filter::TagFilter;
 /// How often [`Waiters::scan`] should run, in ms (stock 4.9.8).
 pub const SCAN_INTERVAL_MS: i64 = 5_000;
 
+/// Bytes of a waiter's payload, on the average, for which there is always room. A pull with a common subscription has a quarter of it.
+pub const BYTES_A_WAITER: usize = 1_024;
+
 const NONE: u32 = u32::MAX;
 
 /// The list of one queue's waiting pulls, made by [`Waiters::add_queue`]; keep it beside the queue.
@@ -52,6 +55,8 @@ pub struct Hold<P> {
     pub filter: TagFilter,
     /// When to give up, ms, on the clock of [`Waiters::expire`].
     pub deadline_ms: i64,
+    /// Bytes of memory behind `payload`: all together may be [`BYTES_A_WAITER`] times as many as there may be waiters.
+    pub bytes: usize,
     /// What the caller needs to run the request again.
     pub payload: P,
 }
@@ -72,6 +77,7 @@ struct Waiter<P> {
     queue: u32,
     offset: i64,
     filter: TagFilter,
+    bytes: usize,
     payload: P,
     by_queue: Link,
     by_conn: Link,
@@ -105,7 +111,7 @@ enum List {
     Conn,
 }
 
-/// The waiting pulls of one shard. Owned by its reactor; bounded by `waiters_max`.
+/// The waiting pulls of one shard. Owned by its reactor; bounded by `waiters_max` in number and memory.
 #[derive(Debug)]
 pub struct Waiters<P> {
     queues: Vec<Ends>,
@@ -114,6 +120,7 @@ pub struct Waiters<P> {
     free: Vec<u32>,
     heap: BinaryHeap<Reverse<(i64, u32, u32)>>,
     len: usize,
+    bytes: usize,
     waiters_max: usize,
     stopping: bool,
 }
@@ -128,6 +135,7 @@ impl<P> Waiters<P> {
             free: Vec::new(),
             heap: BinaryHeap::new(),
             len: 0,
+            bytes: 0,
             waiters_max: waiters_max.min(NONE as usize - 1),
             stopping: false,
         }
@@ -175,7 +183,9 @@ impl<P> Waiters<P> {
         if hold.offset < max_offset {
             return Err(HoldRefused::Behind(hold.payload));
         }
-        if self.stopping || self.len >= self.waiters_max || queue.index() >= self.queues.len() {
+        let bytes_max = self.waiters_max.saturating_mul(BYTES_A_WAITER);
+        let full = self.len >= self.waiters_max || self.bytes + hold.bytes > bytes_max;
+        if self.stopping || full || queue.index() >= self.queues.len() {
             return Err(HoldRefused::Full(hold.payload));
         }
         let none = Link { prev: NONE, next: NONE };
@@ -185,6 +195,7 @@ impl<P> Waiters<P> {
             queue: queue.0,
             offset: hold.offset,
             filter: hold.filter,
+            bytes: hold.bytes,
             payload: hold.payload,
             by_queue: none,
             by_conn: none,
@@ -200,6 +211,7 @@ impl<P> Waiters<P> {
             }
         };
         self.len += 1;
+        self.bytes += hold.bytes;
         let ends = self.attach(List::Queue, self.queues[queue.index()], id);
         self.queues[queue.index()] = ends;
         let ends = self.conns.get(&conn).copied().unwrap_or(EMPTY);
@@ -324,6 +336,7 @@ impl<P> Waiters<P> {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id);
         self.len -= 1;
+        self.bytes -= waiter.bytes;
         let queue = waiter.queue as usize;
         let ends = self.detach(List::Queue, self.queues[queue], waiter.by_queue);
         self.queues[queue] = ends;
@@ -388,7 +401,7 @@ mod tests {
     use super::*;
 
     fn hold(conn: ConnId, offset: i64, deadline_ms: i64, payload: u32) -> Hold<u32> {
-        Hold { conn, offset, filter: TagFilter::All, deadline_ms, payload }
+        Hold { conn, offset, filter: TagFilter::All, deadline_ms, bytes: 0, payload }
     }
 
     fn tag(tag: &str) -> TagFilter {
@@ -431,6 +444,18 @@ mod tests {
         let q = w.add_queue();
         assert_eq!(w.hold(q, 6, hold(1, 5, 100, 1)), Err(HoldRefused::Behind(1)));
         assert!(w.is_empty());
+    }
+
+    #[test]
+    fn few_pulls_that_carry_much_are_as_many_as_there_may_be() {
+        let mut w = Waiters::new(10);
+        let q = w.add_queue();
+        w.hold(q, 0, Hold { bytes: 9 * BYTES_A_WAITER, ..hold(1, 0, 100, 1) }).unwrap();
+        let large = Hold { bytes: BYTES_A_WAITER + 1, ..hold(2, 0, 100, 2) };
+        assert_eq!(w.hold(q, 0, large), Err(HoldRefused::Full(2)));
+        w.hold(q, 0, Hold { bytes: BYTES_A_WAITER, ..hold(2, 0, 100, 3) }).unwrap();
+        w.close_conn(1);
+        w.hold(q, 0, Hold { bytes: 9 * BYTES_A_WAITER, ..hold(1, 0, 100, 4) }).unwrap();
     }
 
     #[test]

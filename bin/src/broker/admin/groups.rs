@@ -85,9 +85,10 @@ impl Broker {
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         let clients = self.clients.borrow();
+        let epoch_ms = self.clock.now_ms() - self.clock.monotonic_ms();
         let groups = clients
             .producers()
-            .map(|(group, members)| (group.to_owned(), members.producer_infos()));
+            .map(|(group, members)| (group.to_owned(), members.producer_infos(epoch_ms)));
         let body = ProducerTable { groups: groups.collect() };
         self.reply_body(conn, view, &body.to_json());
         Ok(())
