@@ -3,7 +3,7 @@
 //! A message is known by the connection that sent it and its number there; its body and its properties follow from the two, so that a
 //! checker can tell any message it meets from every other and find each byte of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -253,8 +253,17 @@ impl Journal {
             there.is_some(),
             "{} acknowledgements of {n} within 60 s; refused: {:?}",
             self.count(),
-            self.refused()
+            self.refused_by_kind()
         );
+    }
+
+    /// How often the load's sends were answered with each code and remark other than success.
+    pub fn refused_by_kind(&self) -> BTreeMap<(i32, String), usize> {
+        let mut kinds = BTreeMap::new();
+        for answer in self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *kinds.entry((answer.code, answer.remark.clone())).or_default() += 1;
+        }
+        kinds
     }
 
     pub fn count(&self) -> u64 {
