@@ -210,7 +210,9 @@ fn a_flood_is_held_within_the_budgets_and_those_who_behave_are_served() {
     println!("answers to the flood: {answers:?}; {closed} of {} closed", pushers.len());
     let busy = (1, BUSY.to_owned());
     assert!(answers.contains_key(&busy), "nothing was refused: this was no flood");
-    assert!(answers.keys().all(|a| a.0 == 0 || *a == busy), "another answer: {answers:?}");
+    // 10: stored, but not at its level in time, on a disk that others use too.
+    let right = |a: &(i32, String)| matches!(a.0, 0 | 10) || *a == busy;
+    assert!(answers.keys().all(right), "another answer: {answers:?}");
 
     let peak = broker.process().memory_kib("VmHWM");
     let bound = budgets.peak_kib(idle_kib, pushers.len() as u64, 0);
