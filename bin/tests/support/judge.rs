@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::Broker;
 use super::checker::{Checker, Found, Place, Rules, Summary};
-use super::journal::{Acked, Journal, Told};
+use super::journal::{Acked, Identity, Journal, Refused, Told};
 use super::later::{Later, LaterSummary};
 use super::mixed::{GROUP, late_topic};
 use super::random::Random;
@@ -104,6 +104,7 @@ impl Judge {
         if messages.lost + messages.vanished > 0 {
             return Err(format!("acknowledged or seen messages are lost: {messages:?}"));
         }
+        self.late_ones(&told.refusals)?;
         if clean && messages.lost_unwaited > self.lost_unwaited {
             return Err(format!("a clean stop lost messages: {messages:?}"));
         }
@@ -127,5 +128,24 @@ impl Judge {
             .collect();
         check_index(&shards, &topic, &sample)?;
         Ok(Verdict { messages, later, offsets })
+    }
+
+    /// What was answered 10 with `ackLevel=write` was late for its level, and written nevertheless.
+    fn late_ones(&self, refusals: &[Refused]) -> Result<(), String> {
+        let written =
+            refusals.iter().filter(|r| r.code == 10 && r.level.as_deref() == Some("write"));
+        for refused in written {
+            let (queue, offset) =
+                refused.place.ok_or_else(|| format!("no place in {refused:?}"))?;
+            for n in 0..refused.count {
+                let id = Identity { seq: refused.first.seq + n, ..refused.first };
+                let place = (refused.shard, queue, offset + n as i64);
+                let found = self.checker.seen.get(&place).map(|found| found.id);
+                if found != Some(id) {
+                    return Err(format!("{id:?} was written at {place:?}, where {found:?} is"));
+                }
+            }
+        }
+        Ok(())
     }
 }
