@@ -6,10 +6,12 @@
 
 use super::block::Slice;
 use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
 use std::{
     cell::{Cell, RefCell},
     collections::{VecDeque, hash_map::Entry},
     future::Future,
+    ops::Range,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -19,6 +21,11 @@ use std::{
 pub const CACHE_BLOCK_BYTES: u64 = 128 * 1024;
 /// Most bytes one device read brings.
 pub const CACHE_READ_BYTES_MAX: u64 = 1024 * 1024;
+
+/// How far ahead of a steady reader the log is read.
+const ORDER_BYTES: u64 = 2 * CACHE_READ_BYTES_MAX;
+/// Reads in advance that may be under way at once, and so the most that they can take of the cache.
+const ORDERS_MAX: usize = 8;
 
 /// How far ahead of the asked range a read may go. See [`ReadRun`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,11 +42,14 @@ impl ReadHint {
 }
 
 /// Remembers how one reader (a pull of one group on one queue, a slave) moves through the log, and turns it into hints:
-/// its first read is exact; reads that continue near the last one grow to 128 KiB, then double up to 1 MiB.
+/// its first read is exact; reads that continue near the last one grow to 128 KiB, then double up to 1 MiB. From then on what comes next is
+/// read before it is asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReadRun {
     next: u64,
     ahead: u32,
+    /// Up to where reads have been ordered in advance.
+    ordered: u64,
 }
 
 impl ReadRun {
@@ -47,6 +57,9 @@ impl ReadRun {
     pub fn hint(&mut self, offset: u64, len: usize) -> ReadHint {
         let near =
             self.next > 0 && offset >= self.next && offset - self.next <= 2 * CACHE_READ_BYTES_MAX;
+        if !near {
+            self.ordered = 0;
+        }
         self.ahead = match (near, self.ahead) {
             (false, _) => 0,
             (true, 0) => CACHE_BLOCK_BYTES as u32,
@@ -54,6 +67,17 @@ impl ReadRun {
         };
         self.next = offset + len as u64;
         ReadHint { ahead_bytes: self.ahead }
+    }
+
+    /// What to order now, so that a reader that is steadily on its way finds it there: from where to where, if anything.
+    pub(super) fn order(&mut self) -> Option<Range<u64>> {
+        let (from, to) = (self.ordered.max(self.next), self.next + ORDER_BYTES);
+        // Half of it at a time, not a look-up for every record.
+        if u64::from(self.ahead) < CACHE_READ_BYTES_MAX || from + ORDER_BYTES / 2 > to {
+            return None;
+        }
+        self.ordered = to;
+        Some(from..to)
     }
 }
 
@@ -84,6 +108,8 @@ struct Inner {
     clock: VecDeque<Rc<Extent>>,
     bytes: u64,
     flights: FxHashMap<u64, Rc<Flight>>,
+    /// Reads in advance that are under way.
+    orders: usize,
     hits: u64,
     misses: u64,
 }
@@ -115,7 +141,11 @@ pub(crate) enum Join {
 
 pub(crate) struct Lead {
     inner: Rc<RefCell<Inner>>,
-    start: u64,
+    flight: Rc<Flight>,
+    /// The blocks that are being read.
+    blocks: SmallVec<[u64; 8]>,
+    /// Whether it is one of those ordered in advance.
+    ordered: bool,
 }
 
 pub(crate) struct Follow(Rc<Flight>);
@@ -156,8 +186,25 @@ impl BlockCache {
         if let Some(flight) = inner.flights.get(&block) {
             return Join::Follow(Follow(flight.clone()));
         }
-        inner.flights.insert(block, Rc::default());
-        Join::Lead(Lead { inner: self.inner.clone(), start: block })
+        Join::Lead(self.lead(&mut inner, block, false))
+    }
+
+    /// Becomes the reader of `block` before anybody asks for it; `None` if it is there, or being read, or if there are enough of these.
+    pub(crate) fn order(&self, block: u64) -> Option<Lead> {
+        let mut inner = self.inner.borrow_mut();
+        let enough = inner.orders == ORDERS_MAX
+            || self.budget < 2 * ORDERS_MAX as u64 * CACHE_READ_BYTES_MAX;
+        if enough || inner.blocks.contains_key(&block) || inner.flights.contains_key(&block) {
+            return None;
+        }
+        inner.orders += 1;
+        Some(self.lead(&mut inner, block, true))
+    }
+
+    fn lead(&self, inner: &mut Inner, block: u64, ordered: bool) -> Lead {
+        let flight = Rc::<Flight>::default();
+        inner.flights.insert(block, flight.clone());
+        Lead { inner: self.inner.clone(), flight, blocks: smallvec![block], ordered }
     }
 
     /// Keeps `data`, the log's bytes from `start` (a block start), all of one segment.
@@ -216,14 +263,32 @@ impl BlockCache {
     }
 }
 
+impl Lead {
+    /// The read goes up to `end`: readers of those blocks, too, wait for it.
+    pub(crate) fn cover(&mut self, end: u64) {
+        let mut inner = self.inner.borrow_mut();
+        let first = self.blocks.first().copied().unwrap_or(end);
+        for block in (first..end).step_by(CACHE_BLOCK_BYTES as usize).skip(1) {
+            if let Entry::Vacant(vacant) = inner.flights.entry(block) {
+                vacant.insert(self.flight.clone());
+                self.blocks.push(block);
+            }
+        }
+    }
+}
+
 impl Drop for Lead {
     fn drop(&mut self) {
-        let flight = self.inner.borrow_mut().flights.remove(&self.start);
-        if let Some(flight) = flight {
-            flight.landed.set(true);
-            for waker in flight.waiters.take() {
-                waker.wake();
+        {
+            let mut inner = self.inner.borrow_mut();
+            for block in &self.blocks {
+                inner.flights.remove(block);
             }
+            inner.orders -= usize::from(self.ordered);
+        }
+        self.flight.landed.set(true);
+        for waker in self.flight.waiters.take() {
+            waker.wake();
         }
     }
 }
@@ -317,6 +382,56 @@ mod tests {
         drop(lead);
         assert!(Pin::new(&mut follow).poll(&mut cx).is_ready());
         assert!(matches!(cache.join(0), Join::Lead(_)), "its turn");
+    }
+
+    #[test]
+    fn who_misses_a_block_of_a_read_under_way_waits_for_it() {
+        let cache = BlockCache::new(1 << 20);
+        let Join::Lead(mut lead) = cache.join(0) else { panic!("the first reads") };
+        let other = cache.join(2 * CACHE_BLOCK_BYTES);
+        lead.cover(4 * CACHE_BLOCK_BYTES - 5);
+        assert!(matches!(cache.join(3 * CACHE_BLOCK_BYTES), Join::Follow(_)));
+        assert!(matches!(cache.join(4 * CACHE_BLOCK_BYTES), Join::Lead(_)));
+        drop(lead);
+        assert!(matches!(cache.join(3 * CACHE_BLOCK_BYTES), Join::Lead(_)));
+        assert!(matches!(cache.join(2 * CACHE_BLOCK_BYTES), Join::Follow(_)), "its own reader's");
+        drop(other);
+    }
+
+    #[test]
+    fn few_reads_are_ordered_and_none_of_what_is_there() {
+        let cache = BlockCache::new(64 << 20);
+        cache.insert(0, data(CACHE_BLOCK_BYTES, 1));
+        assert!(cache.order(0).is_none());
+        let first = cache.order(1 << 20).expect("nobody reads it");
+        assert!(cache.order(1 << 20).is_none());
+        assert!(matches!(cache.join(1 << 20), Join::Follow(_)));
+        let others: Vec<_> = (2..9).map(|at| cache.order(at << 20)).collect();
+        assert!(others.iter().all(Option::is_some) && cache.order(9 << 20).is_none());
+        drop(first);
+        assert!(cache.order(9 << 20).is_some());
+        assert!(BlockCache::new(8 << 20).order(0).is_none(), "it would push out what is read now");
+    }
+
+    #[test]
+    fn only_a_steady_run_orders_and_each_byte_once() {
+        let mut run = ReadRun::default();
+        let (mut at, mut ordered) = (1_000_000u64, Vec::new());
+        for n in 0..400 {
+            run.hint(at, 10_000);
+            at += 10_000;
+            if let Some(range) = run.order() {
+                assert!(
+                    n >= 4 && range.end <= at + ORDER_BYTES && range.start >= at,
+                    "{n} {range:?}"
+                );
+                ordered.push(range);
+            }
+        }
+        assert!(ordered.windows(2).all(|w| w[0].end == w[1].start), "{ordered:?}");
+        assert!(ordered.last().is_some_and(|last| last.end >= at + ORDER_BYTES / 2));
+        run.hint(5, 10);
+        assert_eq!(run.order(), None);
     }
 
     #[test]

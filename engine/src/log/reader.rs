@@ -2,7 +2,7 @@
 
 use super::{
     block::Slice,
-    cache::{CACHE_BLOCK_BYTES, CACHE_READ_BYTES_MAX, Join, ReadHint},
+    cache::{CACHE_BLOCK_BYTES, CACHE_READ_BYTES_MAX, Join, Lead, ReadHint, ReadRun},
     error::LogError,
     files::UNIT_BYTES,
     shell::Log,
@@ -39,6 +39,33 @@ impl Log {
         Ok(Slice { owner: Rc::new(whole), range: 0..len })
     }
 
+    /// Has what a steady reader comes to next read into the cache, in tasks of their own.
+    pub fn read_ahead(&self, run: &mut ReadRun) {
+        let Some(range) = run.order() else { return };
+        let mut at = self.extent_start(range.start);
+        while at < range.end && at < self.visible() {
+            let start = self.0.table.start_of(at);
+            let hot = self.0.core.borrow().hot_from_offset(at, 1).is_some();
+            if let Some(mut lead) = (!hot).then(|| self.0.cache.order(at)).flatten() {
+                let log = self.clone();
+                let read = glommio::spawn_local(async move {
+                    // Who needs it reads it again, and hears why it cannot be read.
+                    let _ = log.extent(&mut lead, start, at, at, 1, ReadHint::STREAM).await;
+                });
+                read.detach();
+            }
+            at = self.extent_start(at + 1);
+        }
+    }
+
+    /// Where the first extent at or behind `offset` starts that a stream reads: they stand at fixed places of a segment, so that readers of the
+    /// same part share them.
+    fn extent_start(&self, offset: u64) -> u64 {
+        let start = self.0.table.start_of(offset);
+        let within = (offset - start).next_multiple_of(CACHE_READ_BYTES_MAX);
+        start + within.min(self.0.config.core.segment_size)
+    }
+
     fn check_range(&self, offset: u64, len: usize) -> Result<(), LogError> {
         let (min, max) = (self.min_offset(), self.visible());
         let end = offset.checked_add(len as u64);
@@ -69,8 +96,8 @@ impl Log {
             }
             match self.0.cache.join(block) {
                 Join::Follow(follow) => follow.await,
-                Join::Lead(lead) => {
-                    let got = self.extent(start, block, offset, len, hint).await;
+                Join::Lead(mut lead) => {
+                    let got = self.extent(&mut lead, start, block, offset, len, hint).await;
                     drop(lead);
                     return match got {
                         // A bad place somewhere in the extent takes no more than the records it lies in.
@@ -94,6 +121,7 @@ impl Log {
     /// From the start of the block as far as the hint goes, into the cache.
     async fn extent(
         &self,
+        lead: &mut Lead,
         start: u64,
         block: u64,
         offset: u64,
@@ -105,8 +133,10 @@ impl Log {
         let wanted = u64::from(hint.ahead_bytes)
             .clamp(CACHE_BLOCK_BYTES, CACHE_READ_BYTES_MAX)
             .next_multiple_of(CACHE_BLOCK_BYTES);
+        let to = (block + wanted).min(self.extent_start(block + 1));
         // What is asked is brought in any case, even a record larger than an extent.
-        let end = (block + wanted).max(offset + len as u64).min(segment_end).min(visible);
+        let end = to.max(offset + len as u64).min(segment_end).min(visible);
+        lead.cover(end);
         let mut bytes = self.read_segment(start, block, end.next_multiple_of(UNIT_BYTES)).await?;
         // The last unit may be written again while it is read: only what was visible before is taken.
         bytes.limit((end - block) as usize);

@@ -276,7 +276,11 @@ impl Shard {
         }
         let read = match self.log.hot(physical, size) {
             Some(slice) => Ok(slice),
-            None => self.log.read(physical, size, run.hint(physical, size)).await,
+            None => {
+                let hint = run.hint(physical, size);
+                self.log.read_ahead(run);
+                self.log.read(physical, size, hint).await
+            }
         };
         let slice = match read {
             Ok(slice) => slice,
