@@ -176,13 +176,14 @@ impl Acks {
         reached: u64,
         level: Level,
         now_us: i64,
+        status: impl Fn(SaveTicket) -> SaveStatus,
         mut took: impl FnMut(u64, u32),
     ) {
         let mut waiting = self.waiting.borrow_mut();
         let mut run = (now_us, 0);
         while waiting.front().is_some_and(|ack| ack.end <= reached) {
             let Some(ack) = waiting.pop_front() else { break };
-            if ack.unsaved.is_some() {
+            if ack.unsaved.is_some_and(|ticket| status(ticket) != SaveStatus::Saved) {
                 self.unsaved.borrow_mut().push((ack, level));
                 continue;
             }

@@ -33,6 +33,7 @@ use super::observe::Opening;
 use super::rare_log::RareLog;
 use super::registration::Registrations;
 use super::relay::Calls;
+use super::saving::Promised;
 use super::service::BrokerService;
 use super::signal::Signal;
 use super::stats::Stats;
@@ -206,7 +207,7 @@ impl Broker {
             registrations: Registrations::new(&config.namesrv_addrs),
             saver,
             paths,
-            save_rounds: Cell::new(0),
+            promised: Promised::default(),
             clock,
             config,
         });
@@ -266,7 +267,8 @@ impl Broker {
             self.every(Duration::from_millis(SCAN_INTERVAL_MS as u64), Broker::scan_waiting),
             self.every(CLIENT_SCAN, Broker::scan_clients),
             self.every(Duration::from_secs(1), Broker::tick_stats),
-            self.every(super::files::SAVE_EVERY, Broker::save_changed),
+            glommio::spawn_local(Rc::clone(self).save_again_and_again()),
+            glommio::spawn_local(Rc::clone(self).keep_promises()),
             glommio::spawn_local(Rc::clone(self).save_delivery_again_and_again()),
             glommio::spawn_local(Rc::clone(self).retain()),
             self.every(POLL, |broker| broker.shard.poll()),
@@ -294,7 +296,8 @@ impl Broker {
         }
         let (log, level) = (self.shard.log(), self.config.level);
         let reached = if level == Level::Sync { log.durable() } else { log.written() };
-        self.acks.release(reached, level, self.clock.monotonic_us(), |us, n| {
+        let status = |ticket| self.saver.status(ticket);
+        self.acks.release(reached, level, self.clock.monotonic_us(), status, |us, n| {
             self.stats_sends_took(us, n);
         });
     }

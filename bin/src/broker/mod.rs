@@ -54,6 +54,7 @@ mod refusal;
 mod registration;
 mod relay;
 mod retention;
+mod saving;
 mod send;
 mod send_back;
 mod service;
@@ -79,6 +80,7 @@ use pull::OwnedPull;
 use rare_log::RareLog;
 use registration::Registrations;
 use relay::Calls;
+use saving::Promised;
 use signal::Signal;
 use stats::Stats;
 use steps::Steps;
@@ -182,7 +184,7 @@ struct Broker {
     log_failed: Cell<bool>,
     saver: ConfigSaver,
     paths: Paths,
-    save_rounds: Cell<u64>,
+    promised: Promised,
 }
 
 impl Broker {

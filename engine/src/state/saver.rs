@@ -1,8 +1,10 @@
 //! The thread that writes configuration files, so that no reactor waits for an fsync.
 //!
-//! It takes rendered text per file and keeps only the newest one that isn't written yet: a burst of
-//! changes costs a few writes. A failed write is tried again with the newest text and logged at most once a
-//! minute per file; [`ConfigSaver::status`] tells whoever needs to know that a change is durable.
+//! It takes the text of a file, or what renders it, and keeps only the newest one that isn't written yet: a burst of
+//! changes costs a few writes. For a large table even a snapshot at each change is too much: its owner only announces
+//! the change ([`ConfigSaver::promise`]) and hands over one state for all that have gathered. A failed write is tried
+//! again with the newest text and logged at most once a minute per file; [`ConfigSaver::status`] tells whoever needs to
+//! know that a change is durable.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -42,32 +44,68 @@ pub enum SaveStatus {
     Failing(String),
 }
 
-#[derive(Debug)]
+/// The content of a file.
+enum Content {
+    Text(Vec<u8>),
+    /// Rendered on the saver's thread.
+    Later(Box<dyn FnOnce() -> Vec<u8> + Send>),
+}
+
+impl Content {
+    fn render(self) -> Vec<u8> {
+        match self {
+            Content::Text(text) => text,
+            Content::Later(render) => render(),
+        }
+    }
+}
+
 struct FileState {
     path: PathBuf,
-    pending: Option<Vec<u8>>,
-    /// Counts the states handed in; the newest is what `pending` or the disk holds.
+    pending: Option<Content>,
+    /// Counts the states handed in or promised.
     version: u64,
+    /// What was handed in last: what `pending` or the disk holds.
+    handed_version: u64,
     saved_version: u64,
     /// Why the last attempt failed, and when the next is due.
     failed: Option<(String, Instant)>,
     last_logged: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     files: Vec<FileState>,
     stopping: bool,
     failures: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     /// Something to write, or to stop.
     work: Condvar,
     /// A write ended.
     done: Condvar,
+}
+
+impl State {
+    /// The index of a file, new or known.
+    fn file(&mut self, path: &Path) -> usize {
+        let known = self.files.iter().position(|f| f.path == path);
+        known.unwrap_or_else(|| {
+            self.files.push(FileState {
+                path: path.to_owned(),
+                pending: None,
+                version: 0,
+                handed_version: 0,
+                saved_version: 0,
+                failed: None,
+                last_logged: None,
+            });
+            self.files.len() - 1
+        })
+    }
 }
 
 impl Shared {
@@ -79,7 +117,6 @@ impl Shared {
 
 /// Saves configuration files on a thread of its own. One per store; usable from one reactor or several.
 /// Dropping it writes what is pending, once, and joins the thread.
-#[derive(Debug)]
 pub struct ConfigSaver {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -99,24 +136,40 @@ impl ConfigSaver {
 
     /// Hands over the newest content of a file; never blocks on I/O. The ticket may be dropped.
     pub fn save(&self, path: &Path, bytes: Vec<u8>) -> SaveTicket {
+        self.hand_over(path, Content::Text(bytes))
+    }
+
+    /// [`ConfigSaver::save`] with content that is rendered on the saver's thread, and not at all if newer content comes
+    /// before its turn. Keeps every promise made for the file so far.
+    pub fn save_with(
+        &self,
+        path: &Path,
+        render: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> SaveTicket {
+        self.hand_over(path, Content::Later(Box::new(render)))
+    }
+
+    /// Says that the file has changed and that the caller will hand over a state with the change in it. Until that is
+    /// durable the ticket is pending.
+    pub fn promise(&self, path: &Path) -> SaveTicket {
         let mut state = self.shared.lock();
-        let known = state.files.iter().position(|f| f.path == path);
-        let file = known.unwrap_or_else(|| {
-            state.files.push(FileState {
-                path: path.to_owned(),
-                pending: None,
-                version: 0,
-                saved_version: 0,
-                failed: None,
-                last_logged: None,
-            });
-            state.files.len() - 1
-        });
+        let file = state.file(path);
         let entry = &mut state.files[file];
-        entry.pending = Some(bytes);
         entry.version += 1;
+        SaveTicket { file, version: entry.version }
+    }
+
+    fn hand_over(&self, path: &Path, content: Content) -> SaveTicket {
+        let mut state = self.shared.lock();
+        let file = state.file(path);
+        let entry = &mut state.files[file];
+        entry.version += 1;
+        entry.handed_version = entry.version;
+        let replaced = entry.pending.replace(content);
         let ticket = SaveTicket { file, version: entry.version };
         drop(state);
+        // Large, perhaps: not while the lock is held.
+        drop(replaced);
         self.shared.work.notify_one();
         ticket
     }
@@ -142,8 +195,12 @@ impl ConfigSaver {
         let deadline = Instant::now() + timeout;
         let mut state = self.shared.lock();
         loop {
-            let unsaved: Vec<String> =
-                state.files.iter().filter(|f| f.saved_version < f.version).map(describe).collect();
+            let unsaved: Vec<String> = state
+                .files
+                .iter()
+                .filter(|f| f.saved_version < f.handed_version)
+                .map(describe)
+                .collect();
             if unsaved.is_empty() {
                 return Ok(());
             }
@@ -210,9 +267,10 @@ fn write_one<'a>(
     index: usize,
 ) -> MutexGuard<'a, State> {
     let file = &mut state.files[index];
-    let Some(bytes) = file.pending.take() else { return state };
-    let (path, version) = (file.path.clone(), file.version);
+    let Some(content) = file.pending.take() else { return state };
+    let (path, version) = (file.path.clone(), file.handed_version);
     drop(state);
+    let bytes = content.render();
     let result = json_file::write(&path, &bytes);
     let mut state = shared.lock();
     let stopping = state.stopping;
@@ -233,7 +291,7 @@ fn write_one<'a>(
             }
             if !stopping {
                 // A newer text handed in meanwhile stands; else this one is tried again.
-                file.pending.get_or_insert(bytes);
+                file.pending.get_or_insert(Content::Text(bytes));
             }
             file.failed = Some((why, now + RETRY_AFTER));
             state.failures += 1;
@@ -264,6 +322,54 @@ mod tests {
         assert!(tickets.iter().all(|t| saver.status(*t) == SaveStatus::Saved));
         assert_eq!(fs::read(&path).unwrap(), b"{199}");
         assert_eq!(saver.failures(), 0);
+    }
+
+    #[test]
+    fn a_promise_is_pending_until_a_state_handed_over_after_it_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        let saver = ConfigSaver::start().unwrap();
+        let first = saver.save(&path, b"{1}".to_vec());
+        let promised = saver.promise(&path);
+        // Nothing of it was handed in: a flush has nothing to wait for.
+        saver.flush(LONG).unwrap();
+        assert_eq!(saver.status(first), SaveStatus::Saved);
+        assert_eq!(saver.status(promised), SaveStatus::Pending);
+        let kept = saver.save_with(&path, || b"{2}".to_vec());
+        saver.flush(LONG).unwrap();
+        assert_eq!(saver.status(promised), SaveStatus::Saved);
+        assert_eq!(saver.status(kept), SaveStatus::Saved);
+        assert_eq!(fs::read(&path).unwrap(), b"{2}");
+    }
+
+    #[test]
+    fn what_is_replaced_before_its_turn_is_never_rendered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        let saver = ConfigSaver::start().unwrap();
+        let rendered = Arc::new(Mutex::new(Vec::new()));
+        let render = |n: u32| {
+            let rendered = rendered.clone();
+            move || {
+                rendered.lock().unwrap().push(n);
+                format!("{{{n}}}").into_bytes()
+            }
+        };
+        // The first holds the thread until all others were handed in.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let first = render(0);
+        saver.save_with(&path, move || {
+            wait.recv().unwrap();
+            first()
+        });
+        while saver.shared.lock().files[0].pending.is_some() {
+            thread::yield_now();
+        }
+        (1..100).for_each(|n| _ = saver.save_with(&path, render(n)));
+        go.send(()).unwrap();
+        saver.flush(LONG).unwrap();
+        assert_eq!(*rendered.lock().unwrap(), [0, 99]);
+        assert_eq!(fs::read(&path).unwrap(), b"{99}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ringmq_net::body::{Body, DataVersion, TopicConfig, TopicConfigTable, TopicFilterType};
 use ringmq_net::map::{SeededMap, SeededSet};
@@ -60,6 +61,20 @@ impl TopicSettings {
     }
 }
 
+impl TopicSettings {
+    fn config(&self, name: &str) -> TopicConfig {
+        TopicConfig {
+            topic_name: name.to_owned(),
+            read_queue_nums: self.read_queues,
+            write_queue_nums: self.write_queues,
+            perm: self.perm,
+            topic_filter_type: self.filter_type,
+            topic_sys_flag: self.sys_flag,
+            order: self.order,
+        }
+    }
+}
+
 impl From<&TopicConfig> for TopicSettings {
     fn from(config: &TopicConfig) -> Self {
         Self {
@@ -77,9 +92,11 @@ impl From<&TopicConfig> for TopicSettings {
 /// anew under its name is another object.
 #[derive(Debug)]
 pub struct Topic<X> {
-    name: Box<str>,
+    name: Arc<str>,
     id: u32,
     settings: Cell<TopicSettings>,
+    /// [`TopicTable::changes`] after its last change.
+    changed: Cell<u64>,
     sendable: bool,
     deleted: Cell<bool>,
     slot: X,
@@ -112,16 +129,7 @@ impl<X> Topic<X> {
 
     /// As it goes into files, registrations and answers.
     pub fn config(&self) -> TopicConfig {
-        let s = self.settings();
-        TopicConfig {
-            topic_name: self.name.to_string(),
-            read_queue_nums: s.read_queues,
-            write_queue_nums: s.write_queues,
-            perm: s.perm,
-            topic_filter_type: s.filter_type,
-            topic_sys_flag: s.sys_flag,
-            order: s.order,
-        }
+        self.settings().config(&self.name)
     }
 
     /// What the broker attached.
@@ -235,12 +243,45 @@ pub struct Ensured<X> {
     pub created: bool,
 }
 
+/// Topics at one moment: cheap to take (no text is copied), and rendered on whatever thread has the time.
+#[derive(Clone, Debug)]
+pub struct TopicSnapshot {
+    version: DataVersion,
+    topics: Vec<(Arc<str>, TopicSettings)>,
+}
+
+impl TopicSnapshot {
+    /// As a body, sorted by name.
+    pub fn body(mut self) -> TopicConfigTable {
+        self.topics.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let topics = self.topics.iter().map(|(name, settings)| settings.config(name)).collect();
+        TopicConfigTable { data_version: self.version, topics }
+    }
+
+    /// The content of `topics.json`.
+    pub fn to_file(self) -> Vec<u8> {
+        table_text::to_file(&self.body())
+    }
+
+    /// Number of topics.
+    pub fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+}
+
 /// The topics of one shard. Owned by its reactor; bounded by [`TopicRules::topics_max`].
 #[derive(Debug)]
 pub struct TopicTable<X> {
-    topics: SeededMap<Box<str>, Rc<Topic<X>>>,
+    topics: SeededMap<Arc<str>, Rc<Topic<X>>>,
     rules: TopicRules,
     version: DataVersion,
+    /// Counts changes of topics, for [`TopicTable::changed_since`].
+    changes: u64,
     next_id: u32,
     dirty: bool,
 }
@@ -250,7 +291,7 @@ impl<X: Default> TopicTable<X> {
     pub fn new(rules: TopicRules, now_ms: i64) -> Self {
         let version = DataVersion { timestamp: now_ms, counter: 0 };
         let topics = SeededMap::default();
-        let mut table = Self { topics, rules, version, next_id: 0, dirty: false };
+        let mut table = Self { topics, rules, version, changes: 0, next_id: 0, dirty: false };
         for (name, settings) in table.rules.built_in() {
             table.put(&name, settings);
         }
@@ -441,15 +482,26 @@ impl<X: Default> TopicTable<X> {
         for topic in self.topics.values() {
             let order = ordered.contains(topic.name());
             let before = topic.settings.replace(TopicSettings { order, ..topic.settings() });
-            changed |= before.order != order;
+            if before.order != order {
+                topic.changed.set(self.changes + 1);
+                changed = true;
+            }
         }
         if changed {
+            self.changes += 1;
             self.touch(now_ms);
         }
         changed
     }
 
-    /// A new version although no topic changed: `brokerPermission`, which registrations carry, did.
+    /// A new version in which every topic counts as changed: `brokerPermission`, which registrations carry with each, did.
+    pub fn touch_all(&mut self, now_ms: i64) {
+        self.changes += 1;
+        self.topics.values().for_each(|topic| topic.changed.set(self.changes));
+        self.touch(now_ms);
+    }
+
+    /// A new version, under which whoever compares versions takes the whole table again.
     pub fn touch(&mut self, now_ms: i64) {
         self.version = self.version.next(now_ms);
         self.dirty = true;
@@ -492,21 +544,35 @@ impl<X: Default> TopicTable<X> {
         self.version = table.data_version;
     }
 
-    /// The table as a body, sorted by name: for registrations and the answer of request 21.
+    /// The whole table at this moment.
+    pub fn snapshot(&self) -> TopicSnapshot {
+        self.snapshot_of(|_| true)
+    }
+
+    /// The whole table as a body, sorted by name.
     pub fn body(&self) -> TopicConfigTable {
-        let mut topics: Vec<_> = self.topics.values().map(|topic| topic.config()).collect();
-        topics.sort_unstable_by(|a, b| a.topic_name.cmp(&b.topic_name));
-        TopicConfigTable { data_version: self.version, topics }
+        self.snapshot().body()
+    }
+
+    /// How many changes of topics there were so far. Changes that touch no topic (a deletion, a new version alone) do not count.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The topics that were made or set after [`TopicTable::changes`] was `changes`, under the table's version now.
+    pub fn changed_since(&self, changes: u64) -> TopicSnapshot {
+        self.snapshot_of(|topic| topic.changed.get() > changes)
+    }
+
+    fn snapshot_of(&self, wanted: impl Fn(&Topic<X>) -> bool) -> TopicSnapshot {
+        let topics = self.topics.values().filter(|topic| wanted(topic));
+        let topics = topics.map(|topic| (Arc::clone(&topic.name), topic.settings())).collect();
+        TopicSnapshot { version: self.version, topics }
     }
 
     /// The answer of request 21.
     pub fn to_json(&self) -> Vec<u8> {
         self.body().to_json()
-    }
-
-    /// The content of `topics.json`.
-    pub fn to_file(&self) -> Vec<u8> {
-        table_text::to_file(&self.body())
     }
 
     fn create(
@@ -526,20 +592,24 @@ impl<X: Default> TopicTable<X> {
 
     /// Sets a topic's settings, making it if needed, whatever the rules.
     fn put(&mut self, topic: &str, settings: TopicSettings) -> Rc<Topic<X>> {
+        self.changes += 1;
         if let Some(topic) = self.topics.get(topic) {
             topic.settings.set(settings);
+            topic.changed.set(self.changes);
             return topic.clone();
         }
+        let name: Arc<str> = topic.into();
         let made = Rc::new(Topic {
-            name: topic.into(),
+            name: Arc::clone(&name),
             id: self.next_id,
             settings: Cell::new(settings),
+            changed: Cell::new(self.changes),
             sendable: name::check_send(topic).is_ok(),
             deleted: Cell::new(false),
             slot: X::default(),
         });
         self.next_id += 1;
-        self.topics.insert(topic.into(), made.clone());
+        self.topics.insert(name, made.clone());
         made
     }
 }
@@ -668,6 +738,34 @@ mod tests {
         assert!(table.apply_order(["U"], 0));
         assert!(!table.get("T").unwrap().settings().order);
         assert_eq!(table.version().counter, counter + 2);
+    }
+
+    #[test]
+    fn what_changed_since_a_moment_is_all_of_that_and_nothing_else() {
+        let mut table = table();
+        let names = |table: &TopicTable<Cell<u32>>, since| {
+            let body = table.changed_since(since).body();
+            assert_eq!(body.data_version, table.version());
+            body.topics.into_iter().map(|topic| topic.topic_name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&table, 0).len(), table.len());
+        let moment = table.changes();
+        assert!(names(&table, moment).is_empty());
+        table.create_for_send("B", TEMPLATE, 0).unwrap();
+        table.update("A", TopicSettings::new(1, 6), 0).unwrap();
+        assert_eq!(names(&table, moment), ["A", "B"]);
+        let moment = table.changes();
+        table.update("B", TopicSettings::new(2, 6), 0).unwrap();
+        table.delete("A", 0).unwrap();
+        assert_eq!(names(&table, moment), ["B"]);
+        let moment = table.changes();
+        table.apply_order(["B"], 0);
+        assert_eq!(names(&table, moment), ["B"]);
+        let moment = table.changes();
+        table.touch(0);
+        assert!(names(&table, moment).is_empty());
+        table.touch_all(0);
+        assert_eq!(names(&table, moment).len(), table.len());
     }
 
     #[test]

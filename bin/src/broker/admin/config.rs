@@ -95,7 +95,7 @@ impl Broker {
             );
         }
         if permission_changed {
-            self.topics.borrow_mut().touch(self.clock.now_ms());
+            self.topics.borrow_mut().touch_all(self.clock.now_ms());
             self.topics_changed();
         }
         self.reply_done(conn, view);

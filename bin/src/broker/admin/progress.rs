@@ -9,6 +9,7 @@ use ringmq_net::body::{
 use ringmq_net::code::response;
 use ringmq_net::header::HeaderView;
 use ringmq_net::headers::{ConsumeStatsHeader, StatsDataHeader};
+use ringmq_net::json::Writer;
 use ringmq_net::server::Conn;
 
 use crate::broker::{Broker, Refusal};
@@ -76,12 +77,13 @@ impl Broker {
     }
 
     pub(super) fn all_consumer_offsets(
-        &self,
+        self: &Rc<Self>,
         conn: &Rc<Conn>,
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
-        self.reply_body(conn, view, &self.offsets.borrow().to_json());
-        Ok(())
+        self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
+            answer.body(&broker.render_offsets(Writer::new()).await);
+        })
     }
 
     pub(super) fn all_delay_offsets(

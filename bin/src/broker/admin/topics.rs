@@ -12,6 +12,7 @@ use ringmq_engine::state::topics::{QUEUES_MAX, TopicSettings};
 use ringmq_net::body::{
     Body, GroupList, MessageQueue, TopicFilterType, TopicList, TopicOffset, TopicStats,
 };
+use ringmq_net::client::off_reactor;
 use ringmq_net::code::response;
 use ringmq_net::header::HeaderView;
 use ringmq_net::headers::{CreateTopicHeader, TopicHeader};
@@ -149,9 +150,21 @@ impl Broker {
         }
     }
 
-    pub(super) fn all_topics(&self, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Result<(), Refusal> {
-        self.reply_body(conn, view, &self.topics.borrow().to_json());
-        Ok(())
+    pub(super) fn all_topics(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+    ) -> Result<(), Refusal> {
+        let topics = self.topics.borrow().snapshot();
+        self.answer_slowly(conn, view, async move |_, answer| {
+            match off_reactor("topics", move || topics.body().to_json()).await {
+                Ok(body) => answer.body(&body),
+                Err(error) => {
+                    let remark = format!("the topics could not be rendered: {error}");
+                    answer.refuse(&Refusal::new(response::SYSTEM_ERROR, remark));
+                }
+            }
+        })
     }
 
     /// Stock 4.9 does not have this request; the tools of 5.x ask it before `topicStatus` and `consumerProgress`.
