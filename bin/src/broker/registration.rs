@@ -1,8 +1,9 @@
 //! Registration at name servers: one task and one connection for each, so that a slow or dead one delays nothing.
 //!
 //! A task registers at once, every 30 s, whenever topics change, and again as soon as a lost connection can be made anew: the
-//! name server forgets a broker when its connection closes. Always the whole topic table is sent: a registration
-//! whose version is known changes nothing there, and a lost one repairs itself with the next.
+//! name server forgets a broker when its connection closes. The first registration of a connection and those of every
+//! 30 s carry the whole topic table; one for a change carries the topics that changed since the last, as stock's own for an
+//! administrator's change does: name servers merge. So making thousands of topics does not send the table thousands of times.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -12,8 +13,9 @@ use std::time::Duration;
 
 use futures_lite::FutureExt;
 use glommio::Task;
+use ringmq_engine::state::topics::TopicSnapshot;
 use ringmq_net::body::{Body, KvTable, RegisterBroker, body_crc32};
-use ringmq_net::client::{Client, ClientError};
+use ringmq_net::client::{Client, ClientError, off_reactor};
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 use ringmq_net::frame::FRAME_BYTES_MAX;
@@ -32,6 +34,8 @@ const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// On the way out, for each name server, all at once.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Up to so many topics are rendered on the reactor, in well under a millisecond; more on a thread of their own.
+const INLINE_TOPICS_MAX: usize = 256;
 /// A plain body longer than this goes compressed: the frame has a limit, and the compressed form loses two fields.
 const PLAIN_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
@@ -46,6 +50,10 @@ struct NameServer {
     addr: String,
     wake: Signal,
     client: RefCell<Option<Rc<Client>>>,
+    /// The count of topic changes that it has taken over this connection; `None`: not even the table.
+    has: Cell<Option<u64>>,
+    /// It was told of changes alone since it was last sent the whole table.
+    told_changes: Cell<bool>,
     /// The count of [`Registrations::wanted`] that this one has heard of.
     told: Cell<u64>,
     healthy: Cell<bool>,
@@ -60,6 +68,8 @@ impl Registrations {
                 addr: addr.clone(),
                 wake: Signal::default(),
                 client: RefCell::new(None),
+                has: Cell::new(None),
+                told_changes: Cell::new(false),
                 told: Cell::new(0),
                 healthy: Cell::new(false),
                 waiting: RefCell::default(),
@@ -116,8 +126,9 @@ impl Broker {
 
     async fn keep_registered(&self, server: &NameServer) {
         let mut retry = RETRY_MIN;
+        let mut whole = true;
         while !self.leaving() {
-            let outcome = self.register_at(server).await;
+            let outcome = self.register_at(server, whole).await;
             server.note(&outcome);
             if outcome.is_ok() {
                 retry = RETRY_MIN;
@@ -127,11 +138,10 @@ impl Broker {
                         Some(client) => client.closed().await,
                         None => std::future::pending().await,
                     }
+                    true
                 };
-                let woken = async {
-                    server.wake.wait_at_most(PERIOD).await;
-                };
-                lost.or(woken).await;
+                let in_time = async { !server.wake.wait_at_most(PERIOD).await };
+                whole = lost.or(in_time).await;
             } else {
                 server.client.borrow_mut().take();
                 server.wake.wait_at_most(retry).await;
@@ -140,7 +150,8 @@ impl Broker {
         }
     }
 
-    async fn register_at(&self, server: &NameServer) -> Result<(), String> {
+    /// Registers at one name server: the whole table if `whole` or if it has none over this connection, else what changed.
+    async fn register_at(&self, server: &NameServer, whole: bool) -> Result<(), String> {
         let text = |error: ClientError| error.to_string();
         let open = server.client.borrow().clone().filter(|client| !client.is_closed());
         let client = match open {
@@ -149,31 +160,46 @@ impl Broker {
                 let made =
                     Rc::new(Client::connect(&server.addr, CONNECT_TIMEOUT).await.map_err(text)?);
                 *server.client.borrow_mut() = Some(Rc::clone(&made));
+                server.has.set(None);
                 made
             }
         };
         let wanted = self.registrations.wanted.get();
-        let answer = client.call(self.registration(), TIMEOUT).await.map_err(text)?;
+        let known = server.has.get().filter(|_| !whole);
+        if known.is_none() && server.told_changes.take() {
+            // Name servers take a table only under a version that they have not seen: what one has lost meanwhile comes back.
+            self.topics.borrow_mut().touch(self.clock.now_ms());
+        }
+        let (changes, topics) = {
+            let table = self.topics.borrow();
+            (
+                table.changes(),
+                known.map_or_else(|| table.snapshot(), |has| table.changed_since(has)),
+            )
+        };
+        let request = self.registration(topics).await?;
+        let answer = client.call(request, TIMEOUT).await.map_err(text)?;
         if answer.code != response::SUCCESS {
             let remark = answer.remark.unwrap_or_default();
             return Err(format!("{} answered {}: {remark}", server.addr, answer.code));
         }
         server.told.set(wanted);
+        server.has.set(Some(changes));
+        server.told_changes.set(known.is_some() || server.told_changes.get());
         self.apply_order_table(&answer.body);
         Ok(())
     }
 
-    /// The request: who we are, and all topics.
-    fn registration(&self) -> Command {
-        let mut topics = self.topics.borrow().body();
+    /// The request: who we are, and these topics.
+    async fn registration(&self, topics: TopicSnapshot) -> Result<Command, String> {
         let permission = self.tunables.borrow().permission;
-        if permission != PERM_READ_WRITE {
-            topics.topics.iter_mut().for_each(|topic| topic.perm = permission);
-        }
-        let body = RegisterBroker { filter_servers: Some(Vec::new()), topics };
-        let plain = body.to_json();
-        let compressed = plain.len() > PLAIN_BYTES_MAX;
-        let bytes = if compressed { body.to_compressed() } else { plain };
+        let body = if topics.len() <= INLINE_TOPICS_MAX {
+            RenderedBody::new(topics, permission)
+        } else {
+            let rendered =
+                off_reactor("registration", move || RenderedBody::new(topics, permission));
+            rendered.await.map_err(|error| format!("the topics could not be rendered: {error}"))?
+        };
         let ha_addr = self.config.ha_host.to_string();
         let header = RegisterBrokerHeader {
             broker_name: &self.config.name,
@@ -181,11 +207,12 @@ impl Broker {
             cluster_name: &self.config.cluster,
             ha_server_addr: Some(&ha_addr),
             broker_id: self.config.broker_id as i64,
-            compressed,
-            body_crc32: body_crc32(&bytes),
+            compressed: body.compressed,
+            body_crc32: body.crc32,
             heartbeat_timeout_millis: None,
         };
-        Command::request(request::REGISTER_BROKER).with_header(&header.ext()).with_body(bytes)
+        let command = Command::request(request::REGISTER_BROKER).with_header(&header.ext());
+        Ok(command.with_body(body.bytes))
     }
 
     /// The name server's list of ordered topics, if it has one: an empty list means that none is.
@@ -236,6 +263,27 @@ impl Broker {
 
     fn leaving(&self) -> bool {
         self.leaving.get() || self.stopped()
+    }
+}
+
+/// The body of a registration.
+struct RenderedBody {
+    bytes: Vec<u8>,
+    compressed: bool,
+    crc32: i32,
+}
+
+impl RenderedBody {
+    fn new(topics: TopicSnapshot, permission: i32) -> Self {
+        let mut topics = topics.body();
+        if permission != PERM_READ_WRITE {
+            topics.topics.iter_mut().for_each(|topic| topic.perm = permission);
+        }
+        let body = RegisterBroker { filter_servers: Some(Vec::new()), topics };
+        let plain = body.to_json();
+        let compressed = plain.len() > PLAIN_BYTES_MAX;
+        let bytes = if compressed { body.to_compressed() } else { plain };
+        RenderedBody { crc32: body_crc32(&bytes), compressed, bytes }
     }
 }
 
