@@ -159,14 +159,14 @@ fn find(dir: &Path) -> Result<Vec<Found>, QueueError> {
     let mut found = Vec::new();
     for topic in entries(dir)? {
         let Ok(name) = topic.file_name().into_string() else { continue };
-        if !topic.path().is_dir() {
+        if !is_dir(&topic) {
             continue;
         }
         for queue in entries(&topic.path())? {
             let id = queue.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(queue_id) = id.filter(|id| *id >= 0) else { continue };
-            let path = queue.path();
-            if path.is_dir() {
+            if is_dir(&queue) {
+                let path = queue.path();
                 let files = list_numbered(&path)
                     .map_err(|error| QueueError::io("list the directory of", &path, &error))?;
                 found.push(Found { topic: name.clone(), queue_id, files });
@@ -174,6 +174,15 @@ fn find(dir: &Path) -> Result<Vec<Found>, QueueError> {
         }
     }
     Ok(found)
+}
+
+/// Follows links, as stock does; the common case asks the file system nothing.
+fn is_dir(entry: &fs::DirEntry) -> bool {
+    match entry.file_type() {
+        Ok(kind) if kind.is_dir() => true,
+        Ok(kind) if kind.is_file() => false,
+        _ => entry.path().is_dir(),
+    }
 }
 
 fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>, QueueError> {
@@ -238,7 +247,10 @@ impl Load<'_> {
         self.cut(&mut files, &firsts, end)?;
         let log_min = self.recovery.log_min as i64;
         let gone = |unit: &Unit| unit.is_blank() || unit.physical_offset < log_min;
-        let min_offset = files.partition(first, end, gone).map_err(failed)?;
+        // Where nothing was deleted, one look is enough.
+        let whole = !gone(&files.unit(first).map_err(failed)?);
+        let min_offset =
+            if whole { first } else { files.partition(first, end, gone).map_err(failed)? };
         let verify_from = first.max(min_offset - VERIFY_UNITS);
         if !files.all(verify_from, min_offset, gone).map_err(failed)? {
             // A damaged unit misled the search.
@@ -314,7 +326,12 @@ impl Load<'_> {
     ) -> io::Result<i64> {
         let cut_at = i64::try_from(self.recovery.cut_at).unwrap_or(i64::MAX);
         if self.recovery.trusted {
-            let end = files.search_end(first, limit, cut_at)?;
+            let written = files.written_end(limit - self.config.file_units()).unwrap_or(limit);
+            let mut end = files.search_end(first, written, cut_at)?;
+            if end == written {
+                // As it should be if the last block is full. Else a hole lies among the units.
+                end = files.search_end(written, limit, cut_at)?;
+            }
             let verify_from = first.max(end - VERIFY_UNITS);
             if files.walk(verify_from, end, cut_at)? == end {
                 return Ok(end);
@@ -343,6 +360,10 @@ impl Load<'_> {
         let path = files.path(file_first);
         let failed = |error: io::Error| QueueError::io("zero the end of", &path, &error);
         if self.recovery.clean && files.unit(end).map_err(failed)? == ZERO_UNIT {
+            return Ok(());
+        }
+        // Most of many queues were quiet before a crash: they are left as they are.
+        if files.is_zero_from(end).unwrap_or(false) {
             return Ok(());
         }
         let from = (end - file_first).max(0) as u64 * UNIT_BYTES as u64;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -45,6 +46,32 @@ impl UnitFiles {
         let mut raw = [0; UNIT_BYTES];
         self.file(first)?.read_exact_at(&mut raw, position(offset - first))?;
         Ok(Unit::decode(&raw))
+    }
+
+    /// A queue offset in the file that begins with `first`, from which on nothing was ever written there: files are made with their
+    /// whole length and no content, so the file system knows what a search would take many reads to find.
+    pub(super) fn written_end(&mut self, first: i64) -> io::Result<i64> {
+        let units = self.file_units;
+        let file = self.file(first)?;
+        // SAFETY: lseek takes a descriptor, open over the call, and plain numbers.
+        let hole = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_HOLE) };
+        if hole < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(first + (hole as u64).div_ceil(UNIT_BYTES as u64).min(units as u64) as i64)
+    }
+
+    /// Whether everything in the file of `offset` from there on is zero. False without reading it all if much is there.
+    pub(super) fn is_zero_from(&mut self, offset: i64) -> io::Result<bool> {
+        let first = self.file_first(offset);
+        let end = self.written_end(first)?;
+        let Ok(units) = usize::try_from(end - offset) else { return Ok(false) };
+        if units > CHUNK_UNITS || end - first == self.file_units {
+            return Ok(false);
+        }
+        let mut rest = vec![0; units * UNIT_BYTES];
+        self.file(first)?.read_exact_at(&mut rest, position(offset - first))?;
+        Ok(rest.iter().all(|byte| *byte == 0))
     }
 
     /// First offset in `low..high` whose unit does not satisfy `holds`, which is true for a first part of them and false for
@@ -115,7 +142,8 @@ impl UnitFiles {
     /// Goes through `from..to` while units are valid, begin below `cut_at`, and lie in log order. Returns where it
     /// stopped.
     pub(super) fn walk(&mut self, from: i64, to: i64, cut_at: i64) -> io::Result<i64> {
-        let mut buffer = vec![0; CHUNK_UNITS * UNIT_BYTES];
+        let units = usize::try_from(to - from).unwrap_or(0).min(CHUNK_UNITS);
+        let mut buffer = vec![0; units * UNIT_BYTES];
         let mut at = from;
         let mut end_physical = 0;
         while at < to {

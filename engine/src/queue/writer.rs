@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::QueueError;
 use super::unit::{UNIT_BYTES, Unit};
 use crate::log::{FileOp, guard, guarded_sync};
-use crate::store::{numbered_name, sync_file_system};
+use crate::store::{FileSystem, numbered_name};
 
 /// Up to this many new files are synced one by one before they appear; more share one sync of the file system.
 const SINGLE_SYNCS_MAX: usize = 8;
@@ -58,7 +58,53 @@ struct Prepared {
     temporary: PathBuf,
     path: PathBuf,
     key: (u32, u64),
-    file: File,
+    /// `None` if it is one of many: a batch with thousands of new queues must not hold a descriptor for each.
+    file: Option<File>,
+}
+
+/// The new files of one batch, between made and visible.
+#[derive(Default)]
+struct NewFiles {
+    files: Vec<Prepared>,
+    /// Opened before the first of them is written, so that it hears of each write that fails.
+    file_system: Option<FileSystem>,
+}
+
+impl NewFiles {
+    fn begin(&mut self, prepare: &Path) -> Result<(), QueueError> {
+        if self.file_system.is_none() {
+            let opened = FileSystem::of(prepare);
+            self.file_system =
+                Some(opened.map_err(|error| QueueError::io("open", prepare, &error))?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut one: Prepared) {
+        if self.files.len() >= SINGLE_SYNCS_MAX {
+            one.file = None;
+        }
+        self.files.push(one);
+    }
+
+    /// Makes all of them durable.
+    fn sync(&self) -> Result<(), QueueError> {
+        let Some(first) = self.files.first() else { return Ok(()) };
+        if let Some(file_system) =
+            self.file_system.as_ref().filter(|_| self.files.len() > SINGLE_SYNCS_MAX)
+        {
+            return file_system.sync().map_err(|error| {
+                QueueError::io("sync the file system of", &first.temporary, &error)
+            });
+        }
+        for one in &self.files {
+            if let Some(file) = &one.file {
+                guarded_sync(file, &one.temporary)
+                    .map_err(|error| QueueError::io("fsync", &one.temporary, &error))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl QueueWriter {
@@ -79,22 +125,22 @@ impl QueueWriter {
     /// Writes the batch. Doing it again after a failure is harmless: the same units go to the same places. A new file
     /// appears only when its first units are durable, so that no crash leaves one that is all zero.
     pub(super) fn write(&mut self, batch: &Batch) -> Result<(), QueueError> {
-        let mut prepared = Vec::new();
+        let mut new = NewFiles::default();
         let mut at = 0;
         for part in &batch.parts {
             let end = at + part.count * UNIT_BYTES;
             let bytes = batch.bytes.get(at..end).unwrap_or_default();
             at = end;
-            self.write_part(part, bytes, &mut prepared)?;
+            self.write_part(part, bytes, &mut new)?;
         }
-        self.publish(prepared)
+        self.publish(new)
     }
 
     fn write_part(
         &mut self,
         part: &BatchPart,
         mut bytes: &[u8],
-        prepared: &mut Vec<Prepared>,
+        new: &mut NewFiles,
     ) -> Result<(), QueueError> {
         let mut position = part.first.max(0) as u64 * UNIT_BYTES as u64;
         let mut blank_from = part.blank_from;
@@ -111,7 +157,8 @@ impl QueueWriter {
                     .map_err(|error| QueueError::io("write", &path, &error))?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let blanks = if blank_from < 0 { 0 } else { within };
-                    prepared.push(self.prepare(key, path, blanks, now, within)?);
+                    new.begin(&self.prepare)?;
+                    new.add(self.prepare(key, path, blanks, now, within)?);
                 }
                 Err(error) => return Err(QueueError::io("open", &path, &error)),
             }
@@ -145,21 +192,12 @@ impl QueueWriter {
             Ok(file)
         };
         let file = make().map_err(|error| QueueError::io("make", &temporary, &error))?;
-        Ok(Prepared { temporary, path, key, file })
+        Ok(Prepared { temporary, path, key, file: Some(file) })
     }
 
-    fn publish(&mut self, prepared: Vec<Prepared>) -> Result<(), QueueError> {
-        if prepared.len() > SINGLE_SYNCS_MAX {
-            sync_file_system(&self.prepare).map_err(|error| {
-                QueueError::io("sync the file system of", &self.prepare, &error)
-            })?;
-        } else {
-            for one in &prepared {
-                guarded_sync(&one.file, &one.temporary)
-                    .map_err(|error| QueueError::io("fsync", &one.temporary, &error))?;
-            }
-        }
-        for one in prepared {
+    fn publish(&mut self, new: NewFiles) -> Result<(), QueueError> {
+        new.sync()?;
+        for one in new.files {
             let mut renamed = fs::rename(&one.temporary, &one.path);
             if renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
                 && let Some(dir) = one.path.parent()
@@ -168,7 +206,9 @@ impl QueueWriter {
                     fs::create_dir_all(dir).and_then(|()| fs::rename(&one.temporary, &one.path));
             }
             renamed.map_err(|error| QueueError::io("rename into place", &one.path, &error))?;
-            self.keep(one.key, one.file);
+            if let Some(file) = one.file {
+                self.keep(one.key, file);
+            }
         }
         Ok(())
     }

@@ -254,14 +254,14 @@ impl Shard {
     async fn note_last_store_time(&self, redone: i64) {
         let mut last = redone;
         if last == 0 {
-            for queue in self.queues.all() {
-                let at = queue.max_offset() - 1;
-                let Ok(units) = self.queues.read(&queue, at, 1).await else { continue };
-                let Some(unit) = units.first() else { continue };
-                if unit.physical_end() as u64 == self.log.appended() {
-                    last = self.store_time_at(unit.physical_offset).await.unwrap_or(0);
-                    break;
-                }
+            // Reading the last unit of each queue would take seconds where there are many.
+            let end = i64::try_from(self.log.appended()).unwrap_or(i64::MAX);
+            let queues = self.queues.all();
+            if let Some(queue) = queues.iter().find(|queue| queue.end_physical() == end)
+                && let Ok(units) = self.queues.read(queue, queue.max_offset() - 1, 1).await
+                && let Some(unit) = units.first()
+            {
+                last = self.store_time_at(unit.physical_offset).await.unwrap_or(0);
             }
         }
         self.last_store_timestamp.set(last);
