@@ -367,8 +367,10 @@ impl Broker {
     }
 }
 
+/// The program of this build, or the one that `RINGMQ_TEST_PROGRAM` names: another build, for measuring before and after.
 fn ringmq() -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    let other = std::env::var_os("RINGMQ_TEST_PROGRAM");
+    let mut c = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ringmq").into()));
     c.env_remove("NAMESRV_ADDR");
     c
 }
