@@ -441,3 +441,31 @@ fn a_large_table_fits_the_frames() {
         ns.stop().await;
     });
 }
+
+#[test]
+fn a_broker_name_belongs_to_one_cluster_at_a_time() {
+    on_reactor(async |dir| {
+        let ns = Ns::start(dir.path()).await;
+        let in_cluster = |cluster: &str, addr: &str, version: i64| {
+            let mut command = register(0, addr, topics(1, version).to_json());
+            for (name, value) in &mut command.ext {
+                if name == "clusterName" {
+                    *value = cluster.to_owned();
+                }
+            }
+            command
+        };
+        assert_eq!(ns.call(in_cluster("east", "1:1", 1)).await.code, 0);
+        let other = ns.connect().await;
+        let refused = other.call(in_cluster("west", "2:2", 2), SOON).await.unwrap();
+        assert_eq!(refused.code, response::SYSTEM_ERROR);
+        let remark = refused.remark.unwrap_or_default();
+        assert!(remark.contains("east") && remark.contains("west"), "{remark}");
+        let cluster = ns.text(Command::request(request::GET_BROKER_CLUSTER_INFO)).await;
+        assert!(cluster.contains("1:1") && !cluster.contains("2:2"), "{cluster}");
+        assert!(!cluster.contains("west"), "{cluster}");
+        // A broker that moves itself is not in its own way.
+        assert_eq!(ns.call(in_cluster("west", "1:1", 3)).await.code, 0);
+        ns.stop().await;
+    });
+}

@@ -150,6 +150,9 @@ fn a_wrong_file_is_refused_in_one_line_with_the_remedy() {
         ("[broker]\nnamesrv = ['nowhere']", &["broker.namesrv", "HOST:PORT"]),
         ("[broker]\nlisten = '10911'", &["broker.listen", "HOST:PORT"]),
         ("[retention]\ndelete_when = [24]", &["retention.delete_when", "0 to 23"]),
+        ("[retention]\ndisk_aged_percent = 99", &["retention.disk_aged_percent", "10 to 95"]),
+        ("[retention]\ndisk_aged_percent = 5", &["retention.disk_aged_percent", "10 to 95"]),
+        ("[retention]\nhours = 0", &["retention.hours", "1 to 87600"]),
         ("[shards]\nport_stride = 3", &["shards.port_stride", "set 4 to 1000"]),
         ("[shards]\ncount = 1000", &["shards.count", "256"]),
     ] {

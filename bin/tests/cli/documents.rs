@@ -271,3 +271,80 @@ fn only_the_builds_of_tests_can_be_told_to_fail() {
     }
     assert!(engine_features("normal,build,dev").contains("test-faults"), "the tests need it");
 }
+
+/// The cases of `docs/field-reports.md`, by subject.
+const FIELD_REPORTS: [(&str, &[u32]); 11] = [
+    ("HA", &[3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19]),
+    ("ST", &[3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 20, 21, 22]),
+    ("PR", &[1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]),
+    ("CO", &[1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]),
+    ("NS", &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13]),
+    ("PT", &[5, 6, 7, 8, 9, 10]),
+    ("AC", &[2, 4, 5, 6, 7, 8, 9, 10]),
+    ("TR", &[1]),
+    ("AD", &[1, 2, 3, 4, 5, 6, 7]),
+    ("CL", &[1, 2, 3, 4, 5, 6]),
+    ("IO", &[3, 4, 5, 6, 7, 8]),
+];
+
+#[test]
+fn every_field_report_has_a_row_and_every_test_named_there_exists() {
+    let sources = rust_sources();
+    let document = read("docs/field-reports.md");
+    let rows = document.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let is_case = cells[0].len() == 5 && cells[0].as_bytes()[2] == b'-';
+        is_case.then_some(cells)
+    });
+    let mut ids = Vec::new();
+    for cells in rows {
+        let [id, seen, done, tests] = cells[..] else { panic!("{cells:?}: four cells") };
+        assert!(!seen.is_empty() && !done.is_empty(), "{id} says too little");
+        assert!(!tests.is_empty() || done.contains("not in this release"), "{id} names no test");
+        for name in tests.split(", ").filter(|name| !name.is_empty()) {
+            let test = name.trim_matches('`');
+            assert!(exists(test, &sources), "{id}: there is no test {test}");
+        }
+        ids.push(id.to_owned());
+    }
+    let expected: Vec<String> = FIELD_REPORTS
+        .iter()
+        .flat_map(|(subject, numbers)| numbers.iter().map(move |n| format!("{subject}-{n:02}")))
+        .collect();
+    assert_eq!(ids, expected);
+}
+
+/// Every source file of the workspace, by its path below the root.
+fn rust_sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut dirs = ["bin", "engine", "net", "loadtest"].map(|dir| root().join(dir)).to_vec();
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+                found.push((name, fs::read_to_string(&path).expect("a source file")));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a test of this name (`program::module::test`) stands in a file that the other words name.
+fn exists(test: &str, sources: &[(String, String)]) -> bool {
+    let mut words: Vec<&str> = test.split("::").collect();
+    let function = format!("fn {}(", words.pop().expect("a name"));
+    let place = match words.first().copied() {
+        Some("ringmq") => "bin/src/".to_owned(),
+        Some(part @ ("engine" | "net" | "loadtest")) => format!("{part}/"),
+        Some(program) => format!("bin/tests/{program}/"),
+        None => return false,
+    };
+    sources.iter().any(|(path, text)| {
+        let named = words.iter().skip(1).all(|word| path.contains(word));
+        path.starts_with(&place) && named && text.contains("#[test]") && text.contains(&function)
+    })
+}

@@ -203,3 +203,93 @@ fn forbidden_io_uring_is_explained_and_not_left_to_the_executor() {
         assert_eq!(output.status.code(), Some(1));
     }
 }
+
+#[test]
+fn any_user_with_one_directory_is_enough() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    const USER: u32 = 3_000;
+    // SAFETY: geteuid takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED: becoming another user needs root");
+        return;
+    }
+    let dir = disk_dir();
+    // The user may not be able to walk to where the program was built: it gets a copy.
+    let home = tempfile::tempdir().expect("temporary directory");
+    let program = home.path().join("ringmq");
+    std::fs::copy(env!("CARGO_BIN_EXE_ringmq"), &program).expect("copy");
+    for path in [home.path(), program.as_path()] {
+        let everybody = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, everybody).expect("permissions");
+    }
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store).expect("a directory");
+    chown(&store, Some(USER), Some(USER)).expect("an owner");
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), everybody).expect("permissions");
+    let reachable = dir.path().ancestors().all(|path| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0)
+    });
+    if !reachable {
+        println!(
+            "SKIPPED: {} lies below a directory that only its owner may enter",
+            store.display()
+        );
+        return;
+    }
+    let (port, namesrv) = (free_ports(1), free_ports(1));
+    let mut command = Command::new(&program);
+    command.env_clear().current_dir("/").uid(USER).gid(USER).args([
+        "standalone",
+        "--shards=1",
+        &format!("--listen=127.0.0.1:{port}"),
+        &format!("--namesrv-listen=127.0.0.1:{namesrv}"),
+    ]);
+    command.arg("--data-dir").arg(&store);
+    let mut running = crate::signals::Running::start(&mut command);
+    running.wait_for("boot success");
+    running.signal(libc::SIGTERM);
+    running.wait_for("stopped");
+}
+
+#[test]
+fn shards_stay_on_the_processors_that_are_allowed() {
+    let dir = disk_dir();
+    // The last processor alone, as a container may have it; the first one is what a careless count would take.
+    // SAFETY: cpu_set_t is a plain bit array for which all-zero bytes are a valid value.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer and the size describe `allowed`.
+    let asked = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed) };
+    assert_eq!(asked, 0);
+    let last = (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the number is below CPU_SETSIZE.
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) })
+        .next_back()
+        .expect("a processor");
+    let port = free_ports(1);
+    let mut command = ringmq();
+    command.args(["broker", &format!("--listen=127.0.0.1:{port}"), "--data-dir"]).arg(dir.path());
+    // SAFETY: the set is on the stack, and one system call is made.
+    unsafe {
+        command.pre_exec(move || {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(last, &mut one);
+            match libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let mut running = crate::signals::Running::start(&mut command);
+    // One shard on one processor, although the machine may have more.
+    running.wait_for("shards=1");
+    running.wait_for("boot success");
+    for task in std::fs::read_dir(format!("/proc/{}/task", running.id())).expect("its threads") {
+        let status = task.expect("a thread").path().join("status");
+        let status = std::fs::read_to_string(status).expect("its status");
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(list.map(str::trim), Some(last.to_string().as_str()), "{status}");
+    }
+    running.signal(libc::SIGTERM);
+    running.wait_for("stopped");
+}

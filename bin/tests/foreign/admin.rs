@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::judge::Judge;
-use crate::support::client::{Client, Event};
+use crate::support::client::{Client, Event, Running};
 use crate::support::process::Process;
+use crate::support::wire::{Conn, code, eventually, send_ext};
 use crate::support::{Broker, Options, Target, have, peers, tempdir};
 
 /// Runs commands of mqadmin in one JVM and gives what each printed.
@@ -213,5 +214,117 @@ fn check_tools(version: &str, dir: &Path, broker: &Broker, events: &[Event]) {
             "topicList {version} has no {topic}:\n{}",
             printed[&topics]
         );
+    }
+}
+
+/// What administrators ask of a running consumer and of queues: a stock Java consumer is told to go back to the start, consumes again, is
+/// asked for its state and to consume one message; a group's progress is copied; queues are looked into.
+#[test]
+fn stock_tools_reach_consumers_and_look_into_queues() {
+    const QUEUES: i32 = 4;
+    const MESSAGES: usize = 12;
+    let client = Client::Java("4.9.8");
+    if !have("mvn", "mqadmin") || !client.fetch() {
+        return;
+    }
+    peers::fetch("admin");
+    let dir = tempdir("tools");
+    let broker = Broker::standalone(Target::from_env(), &dir.sub("broker"), Options::default());
+    broker.create_topic("Tools", QUEUES as u32);
+    let (n, b) = (broker.namesrv, broker.address(0));
+    let mut conn = Conn::open(b).expect("a connection");
+    let mut ids = Vec::new();
+    for i in 0..MESSAGES {
+        let queue = (i as i32 % QUEUES).to_string();
+        let ext = send_ext("PG", "Tools", &queue, "KEYS\u{1}k", false);
+        let reply = conn.call(code::SEND_MESSAGE_V2, &ext, b"tool").expect("a reply");
+        ids.push(reply.ext("msgId").expect("an id").to_owned());
+    }
+    let mut running = client.start(&broker, dir.path(), "tools", QUEUES as u32, &["online=Tools"]);
+    let group = "tools_g_online";
+    let received =
+        |running: &Running| running.so_far().iter().filter(|event| event.kind == "recv").count();
+    let await_received = |running: &Running, count: usize| {
+        let came =
+            eventually(Duration::from_secs(60), || (received(running) >= count).then_some(()));
+        assert!(came.is_some(), "{} of {count} messages came", received(running));
+    };
+    await_received(&running, MESSAGES);
+    let committed = |conn: &mut Conn, group: &str, queue: i32| {
+        let queue = queue.to_string();
+        let ext = [("consumerGroup", group), ("topic", "Tools"), ("queueId", &queue)];
+        conn.call(code::QUERY_CONSUMER_OFFSET, &ext, &[]).expect("a reply").number("offset")
+    };
+    let end = MESSAGES as i64 / i64::from(QUEUES);
+    let all = |conn: &mut Conn, group: &str| {
+        (0..QUEUES).all(|queue| committed(conn, group, queue) == end).then_some(())
+    };
+    // A consumer stores its progress every five seconds.
+    let stored = eventually(Duration::from_secs(30), || all(&mut conn, group));
+    assert!(stored.is_some(), "the consumer's progress is not stored");
+    let members = conn.call(38, &[("consumerGroup", group)], &[]).expect("a reply");
+    let members: serde_json::Value = serde_json::from_slice(&members.body).expect("JSON");
+    let id = members["consumerIdList"][0].as_str().expect("a client id").to_owned();
+
+    for version in ["4.9.7", "5.5.0"] {
+        let status = format!("consumerStatus -n {n} -g {group} -i {id} -s");
+        let stats = format!("brokerConsumeStats -n {n} -b {b}");
+        let copy = format!("cloneGroupOffset -n {n} -s {group} -d copy_{version} -t Tools");
+        let units = format!("queryCq -n {n} -t Tools -q 0 -i 0 -c 3 -b {b}");
+        let topic = if version == "4.9.7" { "" } else { " -t Tools" };
+        let direct = format!("queryMsgById -n {n}{topic} -i {} -g {group} -d {id}", ids[0]);
+        let clean = format!("cleanExpiredCQ -n {n} -b {b}");
+        let print = format!("consumeMessage -n {n} -t Tools");
+        let before = received(&running);
+        // The first call of a JVM that is not warm may take longer than the tool waits: let it be one that does not matter.
+        let warm = format!("topicRoute -n {n} -t Tools");
+        let commands = [&warm, &warm, &status, &stats, &copy, &units, &direct, &clean, &print]
+            .map(Clone::clone);
+        let lacks = |printed: &BTreeMap<String, String>| {
+            let parts: [(&String, &[&str]); 5] = [
+                (&status, &["PROP_CONSUME_TYPE", "CONSUME_PASSIVELY", "Tools", "java.lang.Thread"]),
+                (&stats, &["Tools", group, "Diff Total: 0"]),
+                (&units, &["physicOffset"]),
+                (&direct, &["CR_SUCCESS"]),
+                (&clean, &["success"]),
+            ];
+            let missing = parts.iter().find_map(|(command, parts)| {
+                let text = &printed[*command];
+                let part = parts.iter().find(|part| !text.contains(**part))?;
+                Some(format!("{version} {command}: no {part} in\n{text}"))
+            });
+            let shown = printed[&print].matches("MSGID").count();
+            let few = format!("{version} {print}: {shown} messages in\n{}", printed[&print]);
+            missing.or_else(|| (shown != MESSAGES).then_some(few))
+        };
+        // On a busy machine a tool may give up on a call all the same: its limit is a few seconds.
+        let mut printed = mqadmin(version, dir.path(), &commands);
+        if let Some(lack) = lacks(&printed) {
+            println!("once more, because of {lack}");
+            printed = mqadmin(version, dir.path(), &commands);
+        }
+        assert_eq!(lacks(&printed), None);
+        assert!(all(&mut conn, &format!("copy_{version}")).is_some(), "{}", printed[&copy]);
+        // The consumer was made to consume one more.
+        await_received(&running, before + 1);
+    }
+
+    // Back to the start: all of it comes once more, some ten seconds later.
+    let before = received(&running);
+    let reset = format!("resetOffsetByTime -n {n} -g {group} -t Tools -s 1000");
+    let printed = mqadmin("4.9.7", dir.path(), std::slice::from_ref(&reset));
+    let table: Vec<Vec<&str>> =
+        rows(&printed[&reset]).into_iter().filter(|row| row[0] == broker.shard_name(0)).collect();
+    assert_eq!(table.len(), QUEUES as usize, "{}", printed[&reset]);
+    assert!(table.iter().all(|row| row[2] == "0"), "{}", printed[&reset]);
+    await_received(&running, before + MESSAGES);
+
+    running.process.say("stop\n");
+    running.finish(Duration::from_secs(60));
+    // Nobody is online now: tools set the progress themselves.
+    let to_start = format!("resetOffsetByTime -n {n} -g {group} -t Tools -s 1000");
+    mqadmin("5.5.0", dir.path(), &[to_start]);
+    for queue in 0..QUEUES {
+        assert_eq!(committed(&mut conn, group, queue), 0);
     }
 }

@@ -128,3 +128,32 @@ fn an_expression_from_cpp_without_tags_or_codes_selects() {
     let ext = Ext::pull(&group, &topic, 0, 0).with("sysFlag", 0).without("subscription");
     assert_eq!(bodies(&mut peer, &ext.with("subVersion", 100)), ["TagB"]);
 }
+
+#[test]
+fn tags_of_one_hash_pass_and_what_is_filtered_is_passed_over() {
+    let mut peer = shared().peer(Form::Json);
+    let topic = topic(1);
+    // `Aa` and `BB` have one hash in Java; `C` has another.
+    for n in 0..1_000 {
+        let tag = if n % 500 == 7 { "BB" } else { "C" };
+        peer.post(310, 0, &Ext::send(&topic).properties(&[("TAGS", tag)]), b"x");
+    }
+    for _ in 0..1_000 {
+        peer.reply().ok();
+    }
+    super::fixture::settle();
+    peer.send(&topic, &[("TAGS", "Aa")], b"wanted");
+    let (mut offset, mut got) = (0, Vec::new());
+    while offset < 1_001 {
+        let ext = Ext::pull("TOOLS_CONSUMER", &topic, 0, offset).with("subscription", "Aa");
+        let reply = peer.call(11, &ext, &[]);
+        assert!([0, 20].contains(&reply.code), "{reply:?}");
+        let next = reply.number("nextBeginOffset");
+        assert!(next > offset, "stuck at {offset}: {reply:?}");
+        offset = next;
+        got.extend(Message::all(&reply.body).iter().map(|m| m.property("TAGS").map(str::to_owned)));
+    }
+    // The client looks at the tag itself.
+    let expected = ["BB", "BB", "Aa"].map(|tag| Some(tag.to_owned()));
+    assert_eq!(got, expected);
+}

@@ -100,6 +100,9 @@ fn a_group_begins_where_another_one_is() {
     assert_eq!(peer.committed(&to, &topics[1], 0), Some(0), "another topic's");
     let ext = Ext::new([("srcGroup", from.as_str()), ("destGroup", &all)]).with("offline", "false");
     peer.call(314, &ext, &[]).ok();
+    if stock() {
+        return; // Without a topic it copies nothing, and says that it did.
+    }
     for topic in &topics {
         assert_eq!(peer.committed(&all, topic, 0), Some(2));
     }
@@ -172,7 +175,8 @@ fn a_queues_units_are_shown_with_what_a_groups_filter_makes_of_them() {
             .iter()
             .map(|unit| unit["eval"].as_bool().expect("a bool"))
             .collect();
-        assert_eq!(taken, [true, false, true]);
+        // Stock evaluates expressions alone.
+        assert_eq!(taken, if stock() { [false; 3] } else { [true, false, true] });
         let remark = format!("9@{topic} is not exist!");
         if !stock() {
             // Stock makes the queue instead.

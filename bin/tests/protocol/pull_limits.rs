@@ -1,7 +1,7 @@
 //! How much one pull returns: 32 messages, 256 KiB, and always at least the first.
 
 use super::ext::Ext;
-use super::fixture::{Message, settle, shared, stock, topic};
+use super::fixture::{Message, Own, settle, shared, stock, topic};
 use super::peer::{Form, Frame, Peer};
 
 fn pull(peer: &mut Peer, topic: &str, offset: i64, most: i32, tag: &str) -> Frame {
@@ -84,4 +84,24 @@ fn a_selective_pull_looks_at_a_bounded_number_of_messages() {
     assert_eq!(reply.code, 0);
     assert_eq!(Message::all(&reply.body)[0].queue_offset, 999);
     assert_eq!(reply.number("nextBeginOffset"), 1000);
+}
+
+#[test]
+fn limits_are_those_of_the_configuration() {
+    let own = Own::start("pull-limits", "[limits]\npull_messages = 100\npull_bytes = 8192\n");
+    let mut peer = own.place.peer(Form::Json);
+    send_many(&mut peer, "Small", 120, |_| "t", b"x");
+    let mut count = |most: i32| Message::all(&pull(&mut peer, "Small", 0, most, "*").body).len();
+    let by_bytes = count(1_024);
+    assert!(
+        (33..100).contains(&by_bytes),
+        "{by_bytes}: 8 KiB hold more than 32 and fewer than 100"
+    );
+    assert_eq!(count(20), 20);
+    // A single message above the limit comes nevertheless, and alone.
+    peer.send("Large", &[], &vec![b'l'; 3 << 20]);
+    peer.send("Large", &[], b"small");
+    let reply = pull(&mut peer, "Large", 0, 32, "*");
+    assert_eq!(Message::all(&reply.body).len(), 1);
+    assert_eq!(reply.number("nextBeginOffset"), 1);
 }

@@ -96,10 +96,12 @@ fn what_tools_take_for_numbers_is_numbers_from_the_first_second_on() {
         let first = text(key).split(' ').next().expect("a first part").to_owned();
         assert!(first.parse::<f64>().is_ok(), "{key}={:?}", text(key));
     }
-    for key in
-        ["commitLogDiskRatio", "consumeQueueDiskRatio", "putMessageAverageSize", "putLatency99"]
-    {
+    for key in ["putMessageAverageSize", "putLatency99"] {
         assert!(text(key).parse::<f64>().is_ok(), "{key}={:?}", text(key));
+    }
+    for key in ["commitLogDiskRatio", "consumeQueueDiskRatio"] {
+        let ratio: f64 = text(key).parse().unwrap_or(-1.0);
+        assert!((0.0..=1.0).contains(&ratio), "{key}={:?}", text(key));
     }
     for key in KEYS.iter().filter(|k| {
         ["Size", "Capacity", "Mills", "Morning", "Now", "Offset", "Max", "Timestamp", "TimeStamp"]

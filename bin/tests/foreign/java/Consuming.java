@@ -39,6 +39,14 @@ final class Consuming {
         });
     }
 
+    /** A consumer that stays until something is said on standard input, and reports what comes. */
+    static void online(Ctx c) throws Exception {
+        start(c, "c1", "*", (m, times) -> true);
+        while (System.in.available() == 0) {
+            Thread.sleep(50);
+        }
+    }
+
     /** 100 messages over four keys; one of them is refused once and comes again at once, before its successors. */
     static void orderly(Ctx c) throws Exception {
         DefaultMQPushConsumer push = c.push("c1", "*");

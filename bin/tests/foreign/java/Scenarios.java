@@ -27,6 +27,7 @@ public final class Scenarios {
         ALL.put("send", Producing::send);
         ALL.put("query", Producing::query);
         ALL.put("flood", Producing::flood);
+        ALL.put("online", Consuming::online);
         ALL.put("orderly", Consuming::orderly);
         ALL.put("broadcast", Consuming::broadcast);
         ALL.put("tags", Consuming::tags);
