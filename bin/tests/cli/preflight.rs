@@ -263,8 +263,7 @@ fn shards_stay_on_the_processors_that_are_allowed() {
     assert_eq!(asked, 0);
     let last = (0..libc::CPU_SETSIZE as usize)
         // SAFETY: the number is below CPU_SETSIZE.
-        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) })
-        .next_back()
+        .rfind(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) })
         .expect("a processor");
     let port = free_ports(1);
     let mut command = ringmq();

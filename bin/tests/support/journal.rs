@@ -260,8 +260,8 @@ impl Journal {
     /// How often the load's sends were answered with each code and remark other than success.
     pub fn refused_by_kind(&self) -> BTreeMap<(i32, String), usize> {
         let mut kinds = BTreeMap::new();
-        for answer in self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            *kinds.entry((answer.code, answer.remark.clone())).or_default() += 1;
+        for answer in self.refusals() {
+            *kinds.entry((answer.code, answer.remark)).or_default() += 1;
         }
         kinds
     }
