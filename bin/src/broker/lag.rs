@@ -63,8 +63,14 @@ impl Lags {
         if self.surveyed_at.get().is_some_and(|at| at.elapsed() < SURVEY_AGE_MAX) {
             return;
         }
+        let (before, began) = (self.surveyed_at.get(), Instant::now());
         self.asked.raise();
-        self.done.wait_at_most(wait).await;
+        // Whoever gave up on an earlier survey left the signal of its end behind.
+        while self.surveyed_at.get() == before
+            && let Some(left) = wait.checked_sub(began.elapsed())
+        {
+            self.done.wait_at_most(left).await;
+        }
     }
 
     /// What the last survey found.

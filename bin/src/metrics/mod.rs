@@ -8,8 +8,11 @@
 //! ```
 //!
 //! Reactors share nothing, so nobody reads their counters but they themselves: plain cells on the hot path, copied when somebody
-//! asks. A reactor that does not turn delays a scrape by at most [`http::ANSWER_MAX`] and is then told as down. The thread costs
+//! asks. A reactor that does not turn delays a scrape by a second at most and is then told as down. The thread costs
 //! nothing while nobody asks.
+
+#[macro_use]
+mod family;
 
 mod catalog;
 mod http;
@@ -18,7 +21,8 @@ mod scene;
 mod snapshot;
 mod usage;
 
-pub use catalog::{CATALOG, Family, Kind};
+pub use catalog::CATALOG;
+pub use family::{Family, Kind};
 pub use http::{MetricsError, MetricsServer};
 pub use probe::{Ask, Probe, Stage};
 pub use scene::Process;
