@@ -80,6 +80,7 @@ fn queue_appends_and_index_puts_are_allocation_free() {
     let recovery = QueueRecovery {
         log_min: 0,
         cut_at: 0,
+        log_end: 0,
         trusted: true,
         clean: true,
         digest: None,

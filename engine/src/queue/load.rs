@@ -15,6 +15,8 @@ use crate::store::{NumberedFile, list_numbered};
 
 /// How many units before the end are looked at to believe a search (a bit more than a page of the page cache).
 const VERIFY_UNITS: i64 = 256;
+/// Up to so many units are zeroed by writing them.
+const ZERO_WRITE_UNITS_MAX: i64 = 3200;
 /// Most repairs that a report spells out; all are logged.
 const REPAIR_LINES_MAX: usize = 100;
 
@@ -30,6 +32,8 @@ pub struct QueueRecovery {
     pub trusted: bool,
     /// The last stop was clean: nothing is expected behind a queue's end.
     pub clean: bool,
+    /// Where the log ends: what lies between `cut_at` and here is redone.
+    pub log_end: u64,
     /// From the mark that `cut_at` comes from, if it does: what the queues must add up to.
     pub digest: Option<QueueDigest>,
     /// The log begins where it did when the mark was made: then the queues begin where they did.
@@ -53,11 +57,25 @@ pub struct LoadedQueue {
     pub min_physical: i64,
 }
 
+/// Units that were left in their files behind a queue's end, since the redo is to write the same ones there. Removing files and making
+/// them again would take minutes where tens of thousands of queues were written since the last checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptUnits {
+    /// Topic.
+    pub topic: String,
+    /// Queue id.
+    pub queue_id: i32,
+    /// One past the last of them.
+    pub end: i64,
+}
+
 /// All queues, ready for [`super::QueueStore::new`]. May cross threads.
 #[derive(Debug, Clone, Default)]
 pub struct LoadedQueues {
     /// The queues that have a unit.
     pub queues: Vec<LoadedQueue>,
+    /// For [`super::QueueStore::cut_kept`] after the redo.
+    pub kept: Vec<KeptUnits>,
     /// What was found and done.
     pub report: LoadReport,
 }
@@ -75,6 +93,8 @@ pub struct LoadReport {
     pub repaired: usize,
     /// Files removed behind the queues' ends.
     pub removed_files: usize,
+    /// Queues whose files had units of records that the log no longer has, found by the redo.
+    pub cut_queues: usize,
 }
 
 struct Found {
@@ -96,7 +116,8 @@ pub fn load_queues(
     refuse_other_size(&found, config.file_bytes())?;
     let mut loaded = LoadedQueues::default();
     for queue in found {
-        let mut load = Load { config, recovery, report: &mut loaded.report, queue: &queue };
+        let LoadedQueues { kept, report, .. } = &mut loaded;
+        let mut load = Load { config, recovery, report, kept, queue: &queue };
         if let Some(queue) = load.queue()? {
             let report = &mut loaded.report;
             report.max_end_physical = report.max_end_physical.max(queue.end_physical);
@@ -131,9 +152,16 @@ fn check_digest(
     }
     let what = "consume queues are not what they were: made again from the whole log";
     tracing::warn!("{what}");
-    for queue in loaded.queues.drain(..) {
-        let dir = queue_dir(&config.dir, &queue.topic, queue.queue_id);
-        fs::remove_dir_all(&dir).map_err(|error| QueueError::io("remove", &dir, &error))?;
+    let kept = loaded.kept.drain(..).map(|kept| (kept.topic, kept.queue_id));
+    let known = loaded.queues.drain(..).map(|queue| (queue.topic, queue.queue_id));
+    for (topic, queue_id) in kept.chain(known) {
+        let dir = queue_dir(&config.dir, &topic, queue_id);
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(QueueError::io("remove", &dir, &error));
+            }
+            _ => {}
+        }
     }
     loaded.report.redo_from = Some(recovery.log_min);
     loaded.report.repaired += 1;
@@ -217,6 +245,7 @@ struct Load<'a> {
     config: &'a QueueConfig,
     recovery: &'a QueueRecovery,
     report: &'a mut LoadReport,
+    kept: &'a mut Vec<KeptUnits>,
     queue: &'a Found,
 }
 
@@ -232,6 +261,18 @@ impl Load<'_> {
         let failed = |error: io::Error| QueueError::io("read", &dir, &error);
         let end = self.find_end(&mut files, first, last + file_units, &mut damage);
         let end = end.map_err(failed)?;
+        let mut kept = end;
+        if damage.is_none() && self.recovery.cut_at < self.recovery.log_end {
+            kept = self.find_kept(&mut files, end, last).map_err(failed)?;
+        }
+        if kept > end {
+            let (topic, queue_id) = (self.queue.topic.clone(), self.queue.queue_id);
+            self.kept.push(KeptUnits { topic, queue_id, end: kept });
+        }
+        if end == first && kept > end {
+            self.cut(&mut files, &firsts, kept)?;
+            return Ok(None);
+        }
         let last_unit = if end > first { Some(files.unit(end - 1).map_err(failed)?) } else { None };
         let Some(last_unit) = last_unit.filter(|unit| !unit.is_blank()) else {
             return self.drop_queue(&dir, &firsts, damage);
@@ -244,7 +285,7 @@ impl Load<'_> {
             }
             self.repaired(&what, end_physical.max(0) as u64);
         }
-        self.cut(&mut files, &firsts, end)?;
+        self.cut(&mut files, &firsts, kept)?;
         let log_min = self.recovery.log_min as i64;
         let gone = |unit: &Unit| unit.is_blank() || unit.physical_offset < log_min;
         // Where nothing was deleted, one look is enough.
@@ -345,6 +386,12 @@ impl Load<'_> {
         files.walk(walk_from, limit, cut_at)
     }
 
+    /// How far units of records that are redone follow one another behind `end`, up to the end of the file that begins with `last`.
+    fn find_kept(&self, files: &mut UnitFiles, end: i64, last: i64) -> io::Result<i64> {
+        let limit = files.written_end(last)?.max(end);
+        files.walk(end, limit, i64::try_from(self.recovery.log_end).unwrap_or(i64::MAX))
+    }
+
     /// Removes the files behind `end` and zeroes the rest of the file that holds it, so that units of records that are gone
     /// can never be taken for real ones.
     fn cut(&mut self, files: &mut UnitFiles, firsts: &[i64], end: i64) -> Result<(), QueueError> {
@@ -366,8 +413,10 @@ impl Load<'_> {
         if files.is_zero_from(end).unwrap_or(false) {
             return Ok(());
         }
-        let from = (end - file_first).max(0) as u64 * UNIT_BYTES as u64;
-        zero_range(&path, from, self.config.file_bytes()).map_err(failed)
+        let written =
+            files.written_end(file_first).unwrap_or(file_first + self.config.file_units());
+        zero_from(&path, end - file_first, written - file_first, self.config.file_bytes())
+            .map_err(failed)
     }
 
     /// Removes all of a queue's files: there is no unit that counts.
@@ -411,6 +460,35 @@ fn firsts_of(first: i64, end: i64, file_units: i64) -> Vec<i64> {
 }
 
 const ZERO_UNIT: Unit = Unit { physical_offset: 0, size: 0, tags_code: 0 };
+
+/// Removes from a queue's files what is not below `end`. The whole queue if that is where it begins.
+pub(super) fn cut_files(config: &QueueConfig, kept: &KeptUnits, end: i64) -> io::Result<()> {
+    let dir = queue_dir(&config.dir, &kept.topic, kept.queue_id);
+    let units = config.file_units();
+    let mut files = UnitFiles::new(dir.clone(), units);
+    for file in list_numbered(&dir)?.iter().rev() {
+        let Some(start) = file.start else { continue };
+        let first = (start / UNIT_BYTES as u64) as i64;
+        if first >= end {
+            fs::remove_file(dir.join(&file.name))?;
+        } else if end < first + units {
+            let written = files.written_end(first).unwrap_or(first + units);
+            zero_from(&files.path(first), end - first, written - first, config.file_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Zeroes a file of `file_bytes` from unit `from` on, of which nothing was ever written from `written` on.
+fn zero_from(path: &Path, from: i64, written: i64, file_bytes: u64) -> io::Result<()> {
+    let bytes = |units: i64| (units.max(0) as u64 * UNIT_BYTES as u64).min(file_bytes);
+    if written - from > ZERO_WRITE_UNITS_MAX {
+        return zero_range(path, bytes(from), file_bytes);
+    }
+    // A hole costs the file system more than a few bytes.
+    let zeros = vec![0; bytes(written).saturating_sub(bytes(from)) as usize];
+    OpenOptions::new().write(true).open(path)?.write_all_at(&zeros, bytes(from))
+}
 
 /// Zeroes `from..to` of a file without changing its length; by a hole where the file system can.
 fn zero_range(path: &Path, from: u64, to: u64) -> io::Result<()> {

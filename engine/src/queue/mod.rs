@@ -30,7 +30,7 @@ mod writer;
 
 pub use self::core::{Appended, Queue, QueueDigest, QueueRef};
 pub use error::QueueError;
-pub use load::{LoadReport, LoadedQueue, LoadedQueues, QueueRecovery, load_queues};
+pub use load::{KeptUnits, LoadReport, LoadedQueue, LoadedQueues, QueueRecovery, load_queues};
 pub use store::{QueueConfig, QueueStats, QueueStore};
 pub use trim::TrimReport;
 pub use unit::{BLANK_UNIT_SIZE, RawUnit, UNIT_BYTES, Unit};

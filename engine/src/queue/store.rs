@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use ringmq_net::map::SeededMap;
 
 use super::core::{Appended, Queue, QueueDigest, QueueRef};
-use super::load::LoadedQueues;
+use super::load::{KeptUnits, LoadedQueues, cut_files};
 use super::read::Readers;
 use super::unit::{UNIT_BYTES, Unit};
-use super::writer::{Batch, BatchPart, QueueWriter};
+use super::writer::{Batch, BatchPart, QueueWriter, queue_dir};
 use super::{QueueError, TrimReport};
 use crate::store::{StoreLayout, Ticket, Worker, WorkerGone};
 
@@ -523,6 +523,45 @@ impl QueueStore {
         inner.memory_bytes.set(inner.memory_bytes.get().saturating_sub(bytes));
         inner.unwritten_bytes.set(inner.unwritten_bytes.get().saturating_sub(unwritten));
         inner.readers.forget(queue.uid, None);
+    }
+
+    /// After the redo: zeroes or removes what of `kept` it did not write again, since such units lead nowhere. Returns the number of
+    /// queues that had some.
+    ///
+    /// # Errors
+    /// [`QueueError`]; no checkpoint may be written then.
+    pub async fn cut_kept(&self, kept: Vec<KeptUnits>) -> Result<usize, QueueError> {
+        let left: Vec<(KeptUnits, i64)> = kept
+            .into_iter()
+            .map(|kept| {
+                let end =
+                    self.find(&kept.topic, kept.queue_id).map_or(0, |queue| queue.max_offset());
+                (kept, end)
+            })
+            .filter(|(kept, end)| *end < kept.end)
+            .collect();
+        if left.is_empty() {
+            return Ok(0);
+        }
+        // What is still to be written must not meet a file that is being cut.
+        self.flush().await?;
+        let (count, config) = (left.len(), self.inner.config.clone());
+        let writer = Arc::clone(&self.inner.writer);
+        let job = move || -> Result<(), QueueError> {
+            lock_writer(&writer).forget_all();
+            for (kept, end) in left {
+                cut_files(&config, &kept, end).map_err(|error| {
+                    QueueError::io(
+                        "cut",
+                        &queue_dir(&config.dir, &kept.topic, kept.queue_id),
+                        &error,
+                    )
+                })?;
+            }
+            Ok(())
+        };
+        self.inner.worker.run(job).await??;
+        Ok(count)
     }
 
     /// Deletes files whose records are all gone from the log and raises the queues' first offsets to records that are not.

@@ -244,6 +244,11 @@ impl QueueWriter {
         self.open.len()
     }
 
+    /// Closes all descriptors.
+    pub(super) fn forget_all(&mut self) {
+        self.open.clear();
+    }
+
     /// Closes descriptors of a queue's files, all or those that start below `below`.
     pub(super) fn forget(&mut self, uid: u32, below: Option<u64>) {
         self.open.retain(|key, _| key.0 != uid || below.is_some_and(|below| key.1 >= below));

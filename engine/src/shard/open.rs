@@ -164,14 +164,16 @@ impl Shard {
             cut_at: known.map_or(end, |from| from.min(end)),
             digest: mark.as_ref().map(|mark| mark.queues),
             same_beginning: mark.as_ref().is_some_and(|mark| mark.log_min == log.min_offset()),
+            log_end: end,
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
         };
-        let loaded = {
+        let mut loaded = {
             let queue_config = queue_config.clone();
             worker.run(move || load_queues(&queue_config, &recovery)).await??
         };
-        let queues_report = loaded.report.clone();
+        let mut queues_report = loaded.report.clone();
+        let kept = std::mem::take(&mut loaded.kept);
         // After a clean stop of a stock broker its own rule holds: the largest end over all queues.
         let base =
             known.unwrap_or(u64::try_from(queues_report.max_end_physical).unwrap_or_default());
@@ -209,6 +211,7 @@ impl Shard {
             lock,
         };
         let redone = shard.redo(redo_from, end).await?;
+        queues_report.cut_queues = shard.queues.cut_kept(kept).await?;
         shard.note_last_store_time(redone.last_timestamp).await;
         shard.checkpoint().await?;
         let abort = shard.abort.clone();

@@ -151,6 +151,7 @@ fn a_checkpoint_claims_what_is_written_and_nothing_after_a_failed_sync() {
         let recovery = QueueRecovery {
             log_min: 0,
             cut_at: 0,
+            log_end: 0,
             trusted: true,
             clean: true,
             digest: None,

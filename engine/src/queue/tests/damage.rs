@@ -228,3 +228,34 @@ fn half_a_unit_does_not_mislead_the_search() {
     assert_eq!(store.open("A", 0).max_offset(), 5);
     assert!(read_file(&config, "A", 0, 0)[100..].iter().all(|byte| *byte == 0));
 }
+
+/// What was written since the last checkpoint stays where it is for the redo, and not one unit more than the redo writes again.
+#[test]
+fn units_that_are_redone_stay_in_their_files_and_others_do_not() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    for cut_at in [0, 4000] {
+        let (_dir, config) = filled();
+        let before = everything(&config);
+        let inode = |start| std::fs::metadata(file(&config, "A", 0, start)).expect("file").ino();
+        let inodes = [0, 400, 800, 1200].map(inode);
+        // A unit that looks right and belongs to no record: behind the last of the queue, and as the only one of another.
+        let stray = Unit { physical_offset: 8000, size: 40, tags_code: 1 }.encode();
+        let open_file = |path| std::fs::OpenOptions::new().write(true).open(path).expect("open");
+        open_file(file(&config, "B", 0, 0)).write_all_at(&stray, 200).expect("write");
+        let other = file(&config, "C", 5, 0);
+        std::fs::create_dir_all(other.parent().expect("directory")).expect("create");
+        std::fs::write(&other, [&stray[..], &[0; 380]].concat()).expect("write");
+        let recovery = QueueRecovery { clean: false, log_end: 8100, ..clean(cut_at) };
+        let mut loaded = load_queues(&config, &recovery).expect("load");
+        let kept = std::mem::take(&mut loaded.kept);
+        let store = QueueStore::new(config.clone(), worker(), loaded);
+        redo(&store, cut_at as i64);
+        let reactor = glommio::LocalExecutor::default();
+        let cut = reactor.run(store.cut_kept(kept)).expect("cut");
+        store.flush_blocking().expect("flush");
+        assert_eq!(cut, 2);
+        assert_eq!(everything(&config), before);
+        assert_eq!([0, 400, 800, 1200].map(inode), inodes, "files were made anew");
+        assert!(!other.exists(), "a queue without a record has a file");
+    }
+}

@@ -39,6 +39,7 @@ fn clean(log_end: u64) -> QueueRecovery {
     QueueRecovery {
         log_min: 0,
         cut_at: log_end,
+        log_end,
         trusted: true,
         clean: true,
         digest: None,

@@ -102,7 +102,9 @@ impl World {
 
     /// Opens again with `recovery`, redoes from `redo_from`, and compares.
     fn reopen(&mut self, recovery: QueueRecovery, redo_from: i64) {
-        let (store, report) = open(&self.config, recovery);
+        let mut loaded = load_queues(&self.config, &recovery).expect("load");
+        let (report, kept) = (loaded.report.clone(), std::mem::take(&mut loaded.kept));
+        let store = QueueStore::new(self.config.clone(), worker(), loaded);
         assert_eq!((report.redo_from, report.repaired), (None, 0), "{:?}", report.repairs);
         self.store = store;
         let redo: Vec<Record> =
@@ -111,6 +113,8 @@ impl World {
             let appended = self.dispatch(record);
             assert!(!matches!(appended, Appended::Drifted(_)), "{record:?}");
         }
+        self.store.flush_blocking().expect("flush");
+        futures_lite::future::block_on(self.store.cut_kept(kept)).expect("cut");
         self.compare();
     }
 
@@ -226,8 +230,12 @@ impl World {
                     }
                 }
                 let cut_at = self.dispatched as u64;
-                let recovery =
-                    QueueRecovery { clean: false, digest: Some(self.digest), ..clean(cut_at) };
+                let recovery = QueueRecovery {
+                    clean: false,
+                    digest: Some(self.digest),
+                    log_end: self.log_end as u64,
+                    ..clean(cut_at)
+                };
                 self.reopen(recovery, self.dispatched);
             }
             Step::ForeignStart => {

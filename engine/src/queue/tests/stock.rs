@@ -60,6 +60,7 @@ fn a_queue_that_begins_late_is_pre_blanked_as_stock_does() {
         let recovery = QueueRecovery {
             log_min: 0,
             cut_at: 7000,
+            log_end: 7000,
             trusted,
             clean,
             digest: None,
