@@ -243,7 +243,7 @@ impl Patient {
 
     /// Whether what was acknowledged is what stands there: asked of a few, for all were compared with their own identity.
     fn is_there(&self, ack: &crate::support::load::Acked, conn: &mut Conn) -> bool {
-        if ack.id.seq % 50 != 0 {
+        if !ack.id.seq.is_multiple_of(50) {
             return true;
         }
         let reply = pull(conn, TOPIC, ack.queue, ack.offset, 0).expect("a pull");

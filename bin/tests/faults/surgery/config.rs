@@ -19,6 +19,9 @@ fn backup(store: &Path, name: &str) -> PathBuf {
     path(store, &format!("{name}.bak"))
 }
 
+/// What is done to a file's bytes.
+type Damage = fn(&mut Vec<u8>);
+
 #[test]
 fn a_damaged_configuration_file_is_replaced_by_its_backup_or_refuses_the_start() {
     let _alone = exclusive();
@@ -29,7 +32,7 @@ fn a_damaged_configuration_file_is_replaced_by_its_backup_or_refuses_the_start()
                 || Outcome::Repairs(words([name, "configuration read from its .bak"]));
             let refused =
                 || Outcome::Refuses(words([name, "cannot be used", "repair one of them"]));
-            let damages: [(&str, fn(&mut Vec<u8>)); 3] = [
+            let damages: [(&str, Damage); 3] = [
                 ("cut", |bytes| bytes.truncate(bytes.len() / 2)),
                 ("empty", |bytes| bytes.clear()),
                 ("garbage", |bytes| bytes.fill(0x5A)),
