@@ -79,7 +79,7 @@ impl Broker {
             Err(error) => return self.undeliverable(level, offset, &error),
         };
         let delay_ms = self.delay_levels.delay_ms(level).unwrap_or(0);
-        match due(unit.tags_code, delay_ms, self.clock.now_ms()) {
+        match due(unit.tags_code, delay_ms, self.clock.store_ms()) {
             Due::Now => {}
             Due::In(ms) => return Head::DueIn(ms),
         }
@@ -138,8 +138,7 @@ impl Broker {
             known,
             code: UnitCode::Tags(tags_code(known.tags)),
         };
-        let now_ms = self.clock.now_ms();
-        match self.shard.put(now_ms, &run, std::iter::once(message), |_| {}) {
+        match self.shard.put(self.clock.store_ms(), &run, std::iter::once(message), |_| {}) {
             Ok(stored) => {
                 self.stats_put(&queue, 1, stored.end - stored.physical_offset);
                 true

@@ -214,6 +214,7 @@ impl Broker {
         if absent {
             broker.save_first();
         }
+        broker.clock.go_on_from(shard.last_store_timestamp());
         shard.set_listener(Rc::new(Listener(Rc::downgrade(&broker))));
         Ok(broker)
     }

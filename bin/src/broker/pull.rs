@@ -384,7 +384,9 @@ impl Broker {
             reconsume_times: 0,
             prepared_transaction_offset: 0,
         };
-        if let Err(error) = self.shard.put(now_ms, &run, std::iter::once(message), |_| {}) {
+        if let Err(error) =
+            self.shard.put(self.clock.store_ms(), &run, std::iter::once(message), |_| {})
+        {
             self.rare_log.warn("noting a moved offset", &error);
         }
         self.shard.kick();

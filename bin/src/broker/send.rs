@@ -195,7 +195,7 @@ impl Broker {
         let properties = rewriter.text();
         let message = NewMessage { flag: header.flag, body, properties, known: asked, code };
         let stored =
-            self.shard.put(self.clock.turn().now_ms, &run, std::iter::once(message), |_| {});
+            self.shard.put(self.clock.turn().store_ms, &run, std::iter::once(message), |_| {});
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
         let bytes = stored.end - stored.physical_offset;
         if Rc::ptr_eq(&queue, &target.queue) {
@@ -257,13 +257,14 @@ impl Broker {
         self.check_share(asker.conn)?;
         let run = self.new_run(asker, header, target, &target.queue);
         let mut ids = String::with_capacity(items.len() * 33);
-        let stored = self.shard.put(self.clock.turn().now_ms, &run, messages, |physical_offset| {
-            if !ids.is_empty() {
-                ids.push(',');
-            }
-            let id = OffsetMessageId { store_host: self.config.store_host, physical_offset };
-            ids.push_str(id.write(&mut [0; MESSAGE_ID_CHARS_MAX]));
-        });
+        let stored =
+            self.shard.put(self.clock.turn().store_ms, &run, messages, |physical_offset| {
+                if !ids.is_empty() {
+                    ids.push(',');
+                }
+                let id = OffsetMessageId { store_host: self.config.store_host, physical_offset };
+                ids.push_str(id.write(&mut [0; MESSAGE_ID_CHARS_MAX]));
+            });
         let stored = stored.map_err(|error| self.put_refusal(&error))?;
         self.stats_put_to(&target.topic, items.len() as u64, stored.end - stored.physical_offset);
         let ids = Some(ids.into_boxed_str());

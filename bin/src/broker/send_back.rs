@@ -165,7 +165,7 @@ impl Broker {
         };
         let stored = self
             .shard
-            .put(self.clock.now_ms(), &run, std::iter::once(message), |_| {})
+            .put(self.clock.store_ms(), &run, std::iter::once(message), |_| {})
             .map_err(|error| {
                 Refusal::new(response::SYSTEM_ERROR, self.put_refusal(&error).status_name())
             })?;

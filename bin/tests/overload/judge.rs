@@ -52,13 +52,14 @@ impl Budgets {
     }
 
     /// KiB that the process may have had at most, if it had `idle` before: its budgets, and a quarter more for what an allocator
-    /// cannot give back; what `conns` connections and `pulls` waiting pulls are.
+    /// cannot give back; buffers twice, since one that has grown leaves its smaller predecessors behind; what `conns` connections
+    /// and `pulls` waiting pulls are.
     pub(crate) fn peak_kib(&self, idle_kib: u64, conns: u64, pulls: u64) -> u64 {
         const CONN_BYTES: u64 = 4 << 10;
         const PULL_BYTES: u64 = 1 << 10;
-        let budgets = self.block + self.unwritten + self.cache + self.buffers;
         let each = conns * CONN_BYTES + pulls * PULL_BYTES;
-        idle_kib + (((budgets + each) * 5 / 4) >> 10) + (16 << 10)
+        let budgets = self.block + self.unwritten + self.cache + each;
+        idle_kib + ((budgets * 5 / 4 + 2 * self.buffers) >> 10) + (16 << 10)
     }
 }
 

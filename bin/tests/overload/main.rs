@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clock;
 mod crowd;
 mod crowds;
 mod flood;

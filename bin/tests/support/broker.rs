@@ -58,6 +58,8 @@ pub struct Options {
     pub config: String,
     /// File operations that fail, in the words of `RINGMQ_TEST_FAULTS`; for RingMQ alone.
     pub faults: String,
+    /// More of the process's environment; for RingMQ alone.
+    pub env: Vec<(String, String)>,
     /// Name servers to register at before its own; for RingMQ alone.
     pub more_namesrvs: Vec<String>,
     /// More of the command line; for RingMQ alone.
@@ -76,6 +78,7 @@ impl Default for Options {
             store_keys: String::new(),
             config: String::new(),
             faults: String::new(),
+            env: Vec::new(),
             more_namesrvs: Vec::new(),
             args: Vec::new(),
             stock: Vec::new(),
@@ -271,6 +274,7 @@ impl Broker {
         c.args(["--shards", &self.shards().to_string()]);
         c.args(["--durability", self.options.durability]);
         c.env("RINGMQ_TEST_FAULTS", &self.options.faults);
+        c.envs(self.options.env.iter().cloned());
         c.args(&self.options.args);
         if self.with_namesrv {
             c.args(["--namesrv-listen", &self.namesrv.to_string()]);

@@ -71,6 +71,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// The last store time that was given to a message, milliseconds since 1970; 0 if none is known. None before it is given any more.
+    pub fn last_store_timestamp(&self) -> i64 {
+        self.last_store_timestamp.get()
+    }
+
     /// Whom to tell. One at a time.
     pub fn set_listener(&self, listener: Rc<dyn ShardListener>) {
         *self.listener.borrow_mut() = Some(listener);
