@@ -171,7 +171,7 @@ pub struct LogArgs {
 pub enum LogCommand {
     /// Print the records of one store, one a line; other findings begin with `#`.
     Dump(LogDumpArgs),
-    /// Check every record and block of a store and of the shards below it; exit status 1 if something is wrong.
+    /// Check every record, block, queue unit and index entry of a store and of the shards below it; exit status 1 if something is wrong.
     Verify(LogVerifyArgs),
 }
 

@@ -1,8 +1,7 @@
 //! `ringmq log dump` and `ringmq log verify`: a store's log, looked at without a broker.
 //!
 //! Both work on any store, a stock broker's included, and change nothing. `verify` compares the consume queues and the index with the log
-//! too. On a store that is being served the last records may be half
-//! written, which `verify` then reports behind the end of the log.
+//! too. On a store that is being served the last records may be half written, which `verify` then reports behind the end of the log.
 
 use std::collections::HashSet;
 use std::fs;

@@ -39,9 +39,9 @@ fn one(mut random: Random) -> String {
     let (status, text) = patient.verify();
     assert!(matches!(status, Some(0 | 1)), "verify: {status:?}: {text}");
     if let Err(line) = patient.start() {
-        let names_something =
-            ["00000", "ringmq/state", "config/", "index", "segment", "consume queue"];
-        assert!(names_something.iter().any(|word| line.contains(word)), "{line}");
+        let named =
+            ["physical offset", "00000", "ringmq/", "config/", "index", "segment", "consume queue"];
+        assert!(named.iter().any(|word| line.contains(word)), "{line}");
         return format!("refused: {line}");
     }
     if damages.iter().any(|damage| damage.is_in("config")) {

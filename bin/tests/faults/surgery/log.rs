@@ -145,7 +145,8 @@ fn a_damaged_tail_of_a_killed_store_is_cut_with_a_line_that_says_so() {
         let last = specimen.last_record();
         assert!(last.at > specimen.durable, "the store has a tail");
         let tail = specimen.durable + (last.at - specimen.durable) / 2;
-        let middle = specimen.records.iter().find(|place| place.at >= tail).expect("a record");
+        let late = |place: &&Place| place.at >= tail && place.at < last.at;
+        let middle = specimen.records.iter().find(late).expect("a record before the last");
         let mut cases = Vec::new();
         for (which, place) in [("the last", last), ("a late", middle)] {
             for (field, byte, bits) in covered(place) {
@@ -168,8 +169,8 @@ fn a_damaged_tail_of_a_killed_store_is_cut_with_a_line_that_says_so() {
                 edit_log(store, at, |bytes| bytes[4..8].fill(0));
             },
         ));
-        cases.push(Case::new("a whole late block zeroed", Outcome::CutsAt(at), move |_, store| {
-            let len = (65_536).min((SEGMENT_BYTES - at % SEGMENT_BYTES) as usize);
+        let len = middle.len;
+        cases.push(Case::new("a late record zeroed", Outcome::CutsAt(at), move |_, store| {
             edit_log(store, at, |bytes| bytes[..len].fill(0));
         }));
         cases
