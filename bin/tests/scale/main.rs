@@ -5,5 +5,6 @@
 mod support;
 
 mod burst;
+mod groups;
 mod sight;
 mod topics;

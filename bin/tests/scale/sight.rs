@@ -42,20 +42,47 @@ pub(crate) fn on_disk(dir: &Path) -> OnDisk {
     sum
 }
 
-/// The longest stall in a broker's log that was its own doing, and how many there were. One that was starved of a processor does not count.
-pub(crate) fn stalls(log: &str) -> (Duration, usize) {
-    let own = log.lines().filter(|line| {
-        line.contains("silent_ms=")
-            && !line.contains("cause=\"starved\"")
-            && !line.contains("cause=starved")
-    });
-    let lengths = own.filter_map(|line| {
-        let (_, rest) = line.split_once("silent_ms=")?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
-    });
-    lengths.fold((Duration::ZERO, 0), |(longest, count), ms| {
-        (longest.max(Duration::from_millis(ms)), count + 1)
-    })
+/// The stalls that a broker recorded, by what they were due to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stalls {
+    /// How many were due to the reactor's work, to a system call or a device.
+    pub(crate) own: usize,
+    /// The longest of these, without the time that it had no processor.
+    pub(crate) own_max: Duration,
+    /// How many were due to others having the processors.
+    pub(crate) starved: usize,
+    /// The longest of all, as it was.
+    pub(crate) longest: Duration,
+}
+
+impl Stalls {
+    /// None of its own longer than 100 ms, or five times that in a build without optimization.
+    #[track_caller]
+    pub(crate) fn assert_short(self) {
+        let max = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
+        assert!(self.own_max <= max, "a reactor's own doing took more than {max:?}: {self:?}");
+    }
+}
+
+/// The stalls of a broker's log that are over.
+pub(crate) fn stalls(log: &str) -> Stalls {
+    let mut sum = Stalls::default();
+    for line in log.lines().filter(|line| line.contains("reactor turns again")) {
+        let ms = |name: &str| {
+            let (_, rest) = line.split_once(name).expect("a field of the stall recorder");
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+            Duration::from_millis(digits.parse().expect("milliseconds"))
+        };
+        let (lasted, waited) = (ms(" lasted_ms="), ms(" waited_ms="));
+        sum.longest = sum.longest.max(lasted);
+        if line.contains("cause=\"no processor\"") {
+            sum.starved += 1;
+        } else {
+            sum.own += 1;
+            sum.own_max = sum.own_max.max(lasted.saturating_sub(waited));
+        }
+    }
+    sum
 }
 
 /// Bytes as MiB.

@@ -270,7 +270,8 @@ impl Sender {
     }
 }
 
-fn put_batched(out: &mut Vec<u8>, body: &[u8], properties: &str) {
+/// Appends a message of a batch.
+pub fn put_batched(out: &mut Vec<u8>, body: &[u8], properties: &str) {
     out.extend_from_slice(&((22 + body.len() + properties.len()) as u32).to_be_bytes());
     out.extend_from_slice(&[0; 12]); // magic, body CRC, flag
     out.extend_from_slice(&(body.len() as u32).to_be_bytes());
