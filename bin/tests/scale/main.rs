@@ -5,6 +5,7 @@
 mod support;
 
 mod burst;
+mod deletion;
 mod groups;
 mod sight;
 mod topics;
