@@ -7,5 +7,6 @@ mod support;
 mod burst;
 mod deletion;
 mod groups;
+mod recovery;
 mod sight;
 mod topics;
