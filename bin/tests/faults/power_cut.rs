@@ -29,7 +29,7 @@ const DISK_BYTES: u64 = 512 << 20;
 /// Cuts of one recording; then another one is made.
 const CUTS: u32 = 20;
 /// Every so many cuts the power goes again during the recovery; every so many, all that is delayed must be delivered.
-const AGAIN_EVERY: u32 = 4;
+const AGAIN_EVERY: u32 = 3;
 const DELIVER_EVERY: u32 = 10;
 /// Within so many cuts a loss must be found where flushes are missing.
 const LOSS_CUTS: usize = 10;
@@ -196,10 +196,10 @@ impl Recording {
         Some(recording)
     }
 
-    /// A broker that was asked to end refuses what comes, and a slow machine may not flush in time for an answer (10); nothing else is
+    /// A broker that was asked to end refuses what comes, and a slow machine may not flush in time (10, or `broker busy`); nothing else is
     /// refused.
     fn nothing_was_refused(&self) {
-        let allowed = ["service not available", "SERVICE_NOT_AVAILABLE", "code 10 "];
+        let allowed = ["service not available", "SERVICE_NOT_AVAILABLE", "code 10 ", "broker busy"];
         let refused = self.journal.refused();
         let other = refused.iter().find(|line| !allowed.iter().any(|part| line.contains(part)));
         assert_eq!(other, None, "something was refused");

@@ -19,7 +19,7 @@ impl LoopFs {
     /// Makes and mounts an empty one of `bytes` (sparse) in `dir`. An error says what this machine does not permit.
     pub fn create(dir: &Path, name: &str, bytes: u64) -> Result<LoopFs, String> {
         let image = dir.join(format!("{name}.img"));
-        mkfs(&image, bytes)?;
+        mkfs(&image, bytes, &[])?;
         LoopFs::attach(dir, name, image)
     }
 
@@ -86,13 +86,15 @@ impl Drop for LoopFs {
     }
 }
 
-/// Makes a sparse file of `bytes` with an empty ext4 in it. Everything is initialised at once: no writes of the kernel's own later on.
-pub fn mkfs(image: &Path, bytes: u64) -> Result<(), String> {
+/// Makes a sparse file of `bytes` with an empty ext4 in it, with `more` options of mkfs. Everything is initialised at once: no writes of
+/// the kernel's own later on.
+pub fn mkfs(image: &Path, bytes: u64, more: &[&str]) -> Result<(), String> {
     let file = std::fs::File::create(image).map_err(|e| e.to_string())?;
     file.set_len(bytes).map_err(|e| e.to_string())?;
     run(Command::new("mkfs.ext4")
         .args(["-q", "-F", "-b", "4096", "-i", "262144"])
         .args(["-E", "lazy_itable_init=0,lazy_journal_init=0"])
+        .args(more)
         .arg(image))?;
     Ok(())
 }

@@ -218,10 +218,13 @@ impl Opening {
         }
     }
 
-    /// The store is still ours: says so under the lock file's new stamp at once, so that a crash during this recovery is
-    /// not taken for a stock broker's visit.
+    /// The store is still ours: says so under the lock file's stamp at once if it is another one than before, so that a crash during
+    /// this recovery is not taken for a stock broker's visit.
     async fn keep_ours(&self, state: Option<&StateFile>) -> Result<(), LogError> {
         let Some(state) = state else { return Ok(()) };
+        if state.lock == self.config.lock.map(|stamps| stamps.now) {
+            return Ok(());
+        }
         let bytes = self.state_file(state.log).encode();
         self.calls.call(|id| Job::SaveNow { id, bytes }).await?;
         Ok(())

@@ -14,6 +14,9 @@ use crate::log::guarded_sync;
 /// Stores locked by this process, by device and inode: a POSIX lock does not keep a process from itself.
 static HELD: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
 
+/// What the lock file holds.
+const TEXT: &[u8; 4] = b"lock";
+
 /// The exclusive right to a store. A stock broker takes the same lock: a POSIX write lock (`fcntl`, not `flock`) on
 /// byte 0 of the file `lock`, then writes the text `lock` into it (since 4.2.0).
 ///
@@ -26,8 +29,8 @@ pub struct StoreLock {
     stamp: LockStamp,
 }
 
-/// Inode and modification time of the lock file. Every broker that starts on the store, stock or ours, writes into
-/// it; so if it is not what we left, somebody else was here (or the store was copied).
+/// Inode and modification time of the lock file. A stock broker that starts on the store writes into it, ours only where the text is
+/// missing; so if it is not what we left, somebody else was here (or the store was copied).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockStamp {
     /// The inode.
@@ -86,7 +89,12 @@ impl StoreLock {
             Some(libc::EACCES | libc::EAGAIN) => StoreError::Locked { path: path.clone() },
             _ => StoreError::io("lock", &path, error),
         })?;
-        file.write_all_at(b"lock", 0).map_err(failed("write"))?;
+        // A stock broker writes it at each start, and so shows that it was here. We write it once: what our last run left says how
+        // the file is, and must still be believed if this start is cut off before it could say so anew.
+        let mut text = [0; TEXT.len()];
+        if file.read_exact_at(&mut text, 0).is_err() || text != *TEXT {
+            file.write_all_at(TEXT, 0).map_err(failed("write"))?;
+        }
         guarded_sync(&file, &path).map_err(failed("fsync"))?;
         sync_directory(layout.root()).map_err(failed("fsync the directory of"))?;
         let meta = file.metadata().map_err(failed("look at"))?;

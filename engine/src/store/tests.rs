@@ -42,6 +42,18 @@ fn a_store_has_one_user() {
     StoreLock::acquire(&layout).expect("lock again");
 }
 
+/// A start may be cut off right after it took the lock: what the last run left under the file's stamp is still ours.
+#[test]
+fn taking_the_lock_again_leaves_its_stamp() {
+    let (_dir, layout) = layout();
+    let first = StoreLock::acquire(&layout).expect("lock").stamp();
+    assert_eq!(StoreLock::acquire(&layout).expect("lock again").stamp(), first);
+    // Cut off between making the file and writing into it.
+    std::fs::write(layout.lock(), "lo").expect("a torn text");
+    StoreLock::acquire(&layout).expect("lock");
+    assert_eq!(std::fs::read(layout.lock()).expect("read"), b"lock");
+}
+
 /// Whether a process that does what a stock broker does gets the lock.
 fn another_process_can_lock(layout: &StoreLayout) -> bool {
     use std::os::fd::AsRawFd;
@@ -98,6 +110,7 @@ fn a_mark_is_believed_only_if_whole_and_nobody_else_was_here() {
     mark.save(&path).expect("save");
     assert_eq!(DerivedMark::load(&path, Some(lock)).expect("load"), Some(mark.clone()));
     assert_eq!(DerivedMark::load(&path, None).expect("load"), None);
+    std::fs::write(layout.lock(), "lock").expect("what a stock broker's start writes");
     let other = StoreLock::acquire(&layout).expect("another start").stamp();
     assert_ne!(lock, other);
     assert_eq!(DerivedMark::load(&path, Some(other)).expect("load"), None);

@@ -156,6 +156,27 @@ fn a_lock_file_that_somebody_else_wrote_is_a_stock_brokers_visit() {
     });
 }
 
+/// The start that was cut off had taken the lock and not come to its first save. Were it taken for a stock broker, a record torn in its
+/// properties would be believed, as stock believes it.
+#[test]
+fn a_start_that_was_cut_off_is_no_stock_brokers_visit() {
+    let dir = disk_dir();
+    let store = dir.path().to_path_buf();
+    on_reactor(move || async move {
+        let (lock, config) = locked(&store);
+        let (log, _) = Log::open(config).await.unwrap();
+        write(&log, 0, 100, 1000).await;
+        log.close().await.unwrap();
+        drop(lock);
+        drop(locked(&store));
+
+        let (_lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
+        assert!(!opened.stock_was_here && opened.own_state, "{opened:?}");
+        log.close().await.unwrap();
+    });
+}
+
 #[test]
 fn a_walk_sees_every_record_and_names_every_kind_of_damage() {
     let dir = disk_dir();
