@@ -59,6 +59,10 @@ fn check(clients: &[(Client, &[&str])]) {
         let events = client.finish(LIMIT);
         failures.extend(Judge::new(client.client, &broker, &events).judge());
     }
+    if !failures.is_empty() {
+        // What the broker had to say about it goes away with its directory.
+        println!("{}", std::fs::read_to_string(broker.log()).unwrap_or_default());
+    }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -216,7 +216,8 @@ impl Broker {
         self.process.as_mut().is_some_and(|p| !p.has_ended())
     }
 
-    fn log(&self) -> PathBuf {
+    /// Where its output goes.
+    pub fn log(&self) -> PathBuf {
         self.dir.join("process.log")
     }
 
