@@ -169,6 +169,9 @@ pub struct Event {
     /// When, in milliseconds.
     pub at: i64,
     pub born: i64,
+    /// When the broker stored it where it was received from; 0 from clients that do not tell.
+    #[serde(default)]
+    pub stored: i64,
     pub text: Option<String>,
     pub what: Option<String>,
     pub value: Option<i64>,

@@ -18,7 +18,7 @@ final class Inbox {
         all++;
         Out.event(ctx.name, "recv", "who", who, "topic", m.getTopic(), "broker", m.getBrokerName(), "queue", m.getQueueId(),
             "offset", m.getQueueOffset(), "seq", Ctx.seq(m), "msgId", m.getMsgId(), "tags", m.getTags(), "keys", m.getKeys(),
-            "reconsume", m.getReconsumeTimes(), "crc", Out.crc(m.getBody()), "born", m.getBornTimestamp(), "at", System.currentTimeMillis(),
+            "reconsume", m.getReconsumeTimes(), "crc", Out.crc(m.getBody()), "born", m.getBornTimestamp(), "stored", m.getStoreTimestamp(), "at", System.currentTimeMillis(),
             "origin", m.getProperty("ORIGIN_MESSAGE_ID"));
         notifyAll();
         return n;
