@@ -189,14 +189,14 @@ impl Acks {
             }
             self.answer(&ack, response::SUCCESS, None, level);
             if ack.received_us != run.0 && run.1 > 0 {
-                took(u64::try_from(now_us - run.0).unwrap_or(0), run.1);
+                took(us_between(run.0, now_us), run.1);
                 run.1 = 0;
             }
             run = (ack.received_us, run.1 + 1);
             self.note_slow(ack, now_us, response::SUCCESS, level);
         }
         if run.1 > 0 {
-            took(u64::try_from(now_us - run.0).unwrap_or(0), run.1);
+            took(us_between(run.0, now_us), run.1);
         }
     }
 
@@ -214,23 +214,20 @@ impl Acks {
         let before = unsaved.len();
         let mut pending = Vec::new();
         for (ack, level) in unsaved {
-            let mut code = response::FLUSH_DISK_TIMEOUT;
-            match ack.unsaved.map(&status) {
+            let (code, why) = match ack.unsaved.map(&status) {
                 Some(SaveStatus::Pending) if ack.received_us > since_us => {
                     pending.push((ack, level));
                     continue;
                 }
-                None | Some(SaveStatus::Saved) => {
-                    code = response::SUCCESS;
-                    self.answer(&ack, code, None, level);
-                }
-                Some(SaveStatus::Pending) => self.answer(&ack, code, None, level),
-                Some(SaveStatus::Failing(why)) => {
-                    let why = format!("the message is stored, its new topic not saved yet: {why}");
-                    self.answer(&ack, code, Some(&why), level);
-                }
-            }
-            took(u64::try_from(now_us - ack.received_us).unwrap_or(0), 1);
+                None | Some(SaveStatus::Saved) => (response::SUCCESS, None),
+                Some(SaveStatus::Pending) => (response::FLUSH_DISK_TIMEOUT, None),
+                Some(SaveStatus::Failing(why)) => (
+                    response::FLUSH_DISK_TIMEOUT,
+                    Some(format!("the message is stored, its new topic not saved yet: {why}")),
+                ),
+            };
+            self.answer(&ack, code, why.as_deref(), level);
+            took(us_between(ack.received_us, now_us), 1);
             self.note_slow(ack, now_us, code, level);
         }
         let answered = before - pending.len();
@@ -253,7 +250,7 @@ impl Acks {
             let Some(ack) = waiting.pop_front() else { break };
             let level = if ack.end <= written { Level::Write } else { Level::Memory };
             self.answer(&ack, response::FLUSH_DISK_TIMEOUT, None, level);
-            took(u64::try_from(now_us - ack.received_us).unwrap_or(0), 1);
+            took(us_between(ack.received_us, now_us), 1);
             self.note_slow(ack, now_us, response::FLUSH_DISK_TIMEOUT, level);
             expired += 1;
         }
@@ -321,6 +318,11 @@ impl Acks {
         }
         reply(ack, code, remark, &self.replies.fields(&stored));
     }
+}
+
+/// Microseconds from one reading of the reactor's clock to a later one.
+fn us_between(from_us: i64, to_us: i64) -> u64 {
+    u64::try_from(to_us - from_us).unwrap_or(0)
 }
 
 fn reply(ack: &Ack, code: i32, remark: Option<&str>, ext: &[(&str, ExtValue<'_>)]) {

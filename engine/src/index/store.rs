@@ -257,21 +257,8 @@ impl Index {
     fn start_jobs(&self) {
         let inner = &*self.inner;
         loop {
-            let Some(mut filled) = inner.filled.borrow_mut().pop_front() else { break };
-            let path = self.path_of(&mut filled);
-            let header = filled.file.header;
-            let (first, entries) = filled.file.take_pending(Vec::new());
-            let slots = std::mem::take(&mut filled.file.slots);
-            inner.full.borrow_mut().push(FullFile { path: path.clone(), header });
-            self.submit(Job {
-                path,
-                prepare: inner.config.prepare.clone(),
-                initial: filled.initial,
-                shape: inner.shape,
-                first,
-                entries,
-                finish: Some((header, slots)),
-            });
+            let Some(filled) = inner.filled.borrow_mut().pop_front() else { break };
+            self.submit(self.finishing_job(filled));
         }
         let mut current = inner.current.borrow_mut();
         let Some(current) = current.as_mut().filter(|current| !current.file.pending.is_empty())
@@ -290,6 +277,24 @@ impl Index {
             finish: None,
         });
         inner.last_batch.set(Some(Instant::now()));
+    }
+
+    /// Writes what a file that takes no more entries still lacks, its slots and its header.
+    fn finishing_job(&self, mut last: Current) -> Job {
+        let inner = &*self.inner;
+        let path = self.path_of(&mut last);
+        let header = last.file.header;
+        let (first, entries) = last.file.take_pending(Vec::new());
+        inner.full.borrow_mut().push(FullFile { path: path.clone(), header });
+        Job {
+            path,
+            prepare: inner.config.prepare.clone(),
+            initial: last.initial,
+            shape: inner.shape,
+            first,
+            entries,
+            finish: Some((header, last.file.slots)),
+        }
     }
 
     fn path_of(&self, current: &mut Current) -> PathBuf {
@@ -471,24 +476,11 @@ impl Index {
     }
 
     fn closing_job(&self) -> Option<Job> {
-        let inner = &*self.inner;
-        let mut current = inner.current.borrow_mut().take()?;
-        let header = current.file.header;
-        if current.path.is_none() && header.next_entry <= 1 {
+        let current = self.inner.current.borrow_mut().take()?;
+        if current.path.is_none() && current.file.header.next_entry <= 1 {
             return None;
         }
-        let path = self.path_of(&mut current);
-        let (first, entries) = current.file.take_pending(Vec::new());
-        inner.full.borrow_mut().push(FullFile { path: path.clone(), header });
-        Some(Job {
-            path,
-            prepare: inner.config.prepare.clone(),
-            initial: current.initial,
-            shape: inner.shape,
-            first,
-            entries,
-            finish: Some((header, current.file.slots)),
-        })
+        Some(self.finishing_job(current))
     }
 
     /// End time of the newest file that is full and durable: the checkpoint's index timestamp.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::scan::UnitFiles;
 use super::unit::{UNIT_BYTES, Unit};
-use super::writer::queue_dir;
+use super::writer::{queue_dir, remove_dir};
 use super::{QueueConfig, QueueDigest, QueueError};
 use crate::store::{NumberedFile, list_numbered};
 
@@ -155,13 +155,7 @@ fn check_digest(
     let kept = loaded.kept.drain(..).map(|kept| (kept.topic, kept.queue_id));
     let known = loaded.queues.drain(..).map(|queue| (queue.topic, queue.queue_id));
     for (topic, queue_id) in kept.chain(known) {
-        let dir = queue_dir(&config.dir, &topic, queue_id);
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(QueueError::io("remove", &dir, &error));
-            }
-            _ => {}
-        }
+        remove_dir(&queue_dir(&config.dir, &topic, queue_id))?;
     }
     loaded.report.redo_from = Some(recovery.log_min);
     loaded.report.repaired += 1;
@@ -413,10 +407,7 @@ impl Load<'_> {
         if files.is_zero_from(end).unwrap_or(false) {
             return Ok(());
         }
-        let written =
-            files.written_end(file_first).unwrap_or(file_first + self.config.file_units());
-        zero_from(&path, end - file_first, written - file_first, self.config.file_bytes())
-            .map_err(failed)
+        zero_from(files, self.config, file_first, end).map_err(failed)
     }
 
     /// Removes all of a queue's files: there is no unit that counts.
@@ -472,22 +463,24 @@ pub(super) fn cut_files(config: &QueueConfig, kept: &KeptUnits, end: i64) -> io:
         if first >= end {
             fs::remove_file(dir.join(&file.name))?;
         } else if end < first + units {
-            let written = files.written_end(first).unwrap_or(first + units);
-            zero_from(&files.path(first), end - first, written - first, config.file_bytes())?;
+            zero_from(&mut files, config, first, end)?;
         }
     }
     Ok(())
 }
 
-/// Zeroes a file of `file_bytes` from unit `from` on, of which nothing was ever written from `written` on.
-fn zero_from(path: &Path, from: i64, written: i64, file_bytes: u64) -> io::Result<()> {
-    let bytes = |units: i64| (units.max(0) as u64 * UNIT_BYTES as u64).min(file_bytes);
-    if written - from > ZERO_WRITE_UNITS_MAX {
-        return zero_range(path, bytes(from), file_bytes);
+/// Zeroes the file that begins with queue offset `first`, from `end` on.
+fn zero_from(files: &mut UnitFiles, config: &QueueConfig, first: i64, end: i64) -> io::Result<()> {
+    let (path, file_bytes) = (files.path(first), config.file_bytes());
+    // Nothing was ever written from there on.
+    let written = files.written_end(first).unwrap_or(first + config.file_units());
+    let bytes = |offset: i64| ((offset - first).max(0) as u64 * UNIT_BYTES as u64).min(file_bytes);
+    if written - end > ZERO_WRITE_UNITS_MAX {
+        return zero_range(&path, bytes(end), file_bytes);
     }
     // A hole costs the file system more than a few bytes.
-    let zeros = vec![0; bytes(written).saturating_sub(bytes(from)) as usize];
-    OpenOptions::new().write(true).open(path)?.write_all_at(&zeros, bytes(from))
+    let zeros = vec![0; bytes(written).saturating_sub(bytes(end)) as usize];
+    OpenOptions::new().write(true).open(path)?.write_all_at(&zeros, bytes(end))
 }
 
 /// Zeroes `from..to` of a file without changing its length; by a hole where the file system can.

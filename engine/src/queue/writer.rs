@@ -278,7 +278,8 @@ impl QueueWriter {
     }
 }
 
-fn remove_dir(path: &Path) -> Result<(), QueueError> {
+/// Removes a directory with all in it; one that is not there is no error.
+pub(super) fn remove_dir(path: &Path) -> Result<(), QueueError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(QueueError::io("remove the directory of", path, &error))
