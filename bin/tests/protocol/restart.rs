@@ -117,8 +117,9 @@ fn keys_are_found_after_a_sigkill_however_many_index_files_there_are() {
         soon("room for a message", || (peer.call(310, &ext, &body).code == 0).then_some(()));
     }
     own.broker.sigkill();
-    let files =
-        std::fs::read_dir(own.broker.shard_dir(0).join("index")).expect("the index").count();
+    // None yet if the kill came before the first was written.
+    let index = std::fs::read_dir(own.broker.shard_dir(0).join("index"));
+    let files = index.map_or(0, Iterator::count);
     own.broker.start();
     let mut peer = own.place.peer(Form::Json);
     for n in 0..COUNT {
