@@ -40,7 +40,8 @@ fn open(what: &str, segment_bytes: u64, rules: &[(&str, &str)]) -> (Ward<()>, Sw
     let switches = Switches { dir: dir.path().to_owned() };
     let faults = switches.rules(rules);
     // Small segments want small messages.
-    let config = "[limits]\nmessage_bytes = 131072\n".to_owned();
+    // Nor is anything deleted unasked, whatever the hour.
+    let config = "[limits]\nmessage_bytes = 131072\n\n[retention]\ndelete_when = []\n".to_owned();
     let options = Options { segment_bytes, faults, config, ..Options::default() };
     let mut ward = Ward::on_one_disk(what, options);
     ward.keep.push(dir);
