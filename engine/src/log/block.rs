@@ -110,6 +110,19 @@ impl<B: BlockBuf> Tail<B> {
         (&mut self.buf.bytes_mut()[from..from + len], start)
     }
 
+    /// The next `len` bytes at most, to be filled before [`Tail::took`].
+    pub(super) fn spare(&mut self, len: usize) -> &mut [u8] {
+        let from = self.used;
+        let to = from.saturating_add(len).min(self.buf.as_ref().len());
+        &mut self.buf.bytes_mut()[from..to]
+    }
+
+    /// The first `len` of the spare bytes are used. `boundary` is the last boundary between records at or before their end.
+    pub(super) fn took(&mut self, len: usize, boundary: u64) {
+        self.used += len;
+        self.append_start = boundary;
+    }
+
     /// Pads with zeros to the unit and makes it immutable. `end` is where the log goes on: the end of the last
     /// record, or the next segment's start if that record is BLANK.
     pub(super) fn seal(mut self, end: u64) -> Block<B> {

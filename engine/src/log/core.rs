@@ -24,6 +24,7 @@ use super::{
     block::{BlockBuf, Slice, Tail, UNIT, unit_ceil, unit_floor},
     core_config::{CoreConfig, CoreConfigError},
     failure::{AppendError, FailedOperation, Failure},
+    follow::{FollowError, Walk},
     frontier::Frontier,
     hot::HotBlocks,
     recovery::Recovered,
@@ -105,6 +106,12 @@ pub struct LogCore<B> {
     save_suspended: bool,
     closing: bool,
     failure: Option<Failure>,
+    /// The walk along the records of the log that this one follows, once it has taken bytes of it.
+    follow: Option<Walk>,
+    /// No action is handed out: somebody is changing what lies below.
+    paused: bool,
+    /// The segment of the log's beginning is not made yet.
+    unbacked: bool,
     switches: Switches,
 }
 
@@ -154,6 +161,9 @@ impl<B: BlockBuf> LogCore<B> {
             save_suspended: false,
             closing: false,
             failure: None,
+            follow: None,
+            paused: false,
+            unbacked: false,
             switches: Switches::default(),
             config,
         })
@@ -182,6 +192,92 @@ impl<B: BlockBuf> LogCore<B> {
         self.appended = offset + len as u64;
         self.unwritten_bytes += len as u64;
         Ok(offset)
+    }
+
+    /// Takes bytes of another log that this one follows, at their physical offset `from`, which must be this one's end. `fill` gets
+    /// the place where they belong, at most `len_max` bytes and never across a segment's end, and says how many it put there.
+    /// They may end inside a record. Returns how many were taken.
+    ///
+    /// # Errors
+    /// [`FollowError`]; nothing was taken then, whatever `fill` did.
+    pub fn follow(
+        &mut self,
+        from: u64,
+        len_max: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<usize, FollowError> {
+        let end = self.appended;
+        if from != end {
+            return Err(FollowError::Gap { from, end });
+        }
+        self.admit(1)?;
+        if end >= self.ready_end {
+            // Never true of a segment that has room: nothing is asked of it.
+            self.room_for(1)?;
+        }
+        let segment_end = self.segment_end(end);
+        let walk = *self.follow.get_or_insert_with(|| {
+            // From here on these two are the last boundary between records.
+            self.written_append_start = end;
+            self.durable_append_start = end;
+            Walk::new(end)
+        });
+        let tail = self.tail_with_room(1);
+        let room = usize::try_from(segment_end - end).unwrap_or(usize::MAX);
+        let spare = tail.spare(len_max.min(room));
+        let filled = fill(spare).and_then(|len| match spare.get(..len) {
+            Some(bytes) => Ok(bytes),
+            None => Err(io::Error::other("more bytes than there was room for")),
+        });
+        let mut walked = walk;
+        let taken = filled.map_err(FollowError::from).and_then(|bytes| {
+            walked.feed(bytes, segment_end)?;
+            Ok(bytes.len())
+        });
+        if let Ok(len) = taken {
+            tail.took(len, walked.boundary());
+            self.follow = Some(walked);
+            self.appended += len as u64;
+            self.unwritten_bytes += len as u64;
+        }
+        if self.tail.as_ref().is_some_and(|tail| !tail.is_dirty()) {
+            self.tail = None;
+        } else if self.appended == segment_end {
+            self.seal_tail();
+        }
+        taken
+    }
+
+    /// Starts an empty log at another place: the start of a segment that is still to be made. Nothing may be in flight.
+    pub fn begin_at(&mut self, start: u64) {
+        assert!(start.is_multiple_of(self.config.segment_size), "a log begins with a segment");
+        assert!(self.is_idle() && self.tail.is_none(), "nothing is in flight");
+        self.blocks = HotBlocks::new(self.config.hot_bytes_max);
+        self.appended = start;
+        self.written = start;
+        self.durable = start;
+        self.written_append_start = start;
+        self.durable_append_start = start;
+        let steps = self.config.zero_step_bytes_min..=self.config.zero_step_bytes_max;
+        self.frontier = Frontier::new(self.config.segment_size, steps, start, start);
+        self.ready_end = start;
+        self.prepare = Prepare::Idle;
+        self.follow = None;
+        self.unbacked = true;
+    }
+
+    /// Stops or goes on handing out actions.
+    pub fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// End of the last record that readers may see whole: [`Self::visible`], except while another log is followed.
+    pub fn visible_whole(&self) -> u64 {
+        match (&self.follow, self.config.sync) {
+            (None, _) => self.visible(),
+            (Some(_), true) => self.durable_append_start,
+            (Some(_), false) => self.written_append_start,
+        }
     }
 
     /// Whether `append` would take `len` bytes now; nothing changes.
@@ -280,7 +376,7 @@ impl<B: BlockBuf> LogCore<B> {
 
     /// The next thing to do, or `None` until an event or an append. The order is by urgency.
     pub fn poll_action(&mut self) -> Option<Action<B>> {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.paused {
             return None;
         }
         if let Some(write) = self.poll_write() {
@@ -359,7 +455,8 @@ impl<B: BlockBuf> LogCore<B> {
     }
 
     fn poll_save(&mut self) -> Option<(u64, LogState)> {
-        if self.save.is_some() || self.save_suspended || self.saved.clean {
+        // A state that says durable what has no file would be refused by the next recovery.
+        if self.save.is_some() || self.save_suspended || self.saved.clean || self.unbacked {
             return None;
         }
         let step = self.config.write_bound_step;
@@ -490,6 +587,7 @@ impl<B: BlockBuf> LogCore<B> {
         assert!(start == self.ready_end, "segments get ready in order");
         self.prepare = Prepare::Idle;
         self.ready_end = start + self.config.segment_size;
+        self.unbacked = false;
         self.frontier.segment_ready(start, zeroed);
     }
 
@@ -537,7 +635,7 @@ impl<B: BlockBuf> LogCore<B> {
 
     /// Closed, and its state durable.
     pub fn is_closed(&self) -> bool {
-        self.saved.clean && self.closing
+        self.closing && (self.saved.clean || self.unbacked)
     }
 
     /// No write, flush, zeroing, save or preparation is in flight.
@@ -613,7 +711,8 @@ impl<B: BlockBuf> LogCore<B> {
         LogState {
             segment_size: self.config.segment_size,
             scan_from: self.durable_append_start,
-            durable: self.durable,
+            // A boundary between records: recovery takes anything less for damage.
+            durable: if self.follow.is_some() { self.durable_append_start } else { self.durable },
             write_bound: self.saved.write_bound,
             zeroed_from: self.frontier.from(),
             zeroed_to: self.frontier.reached(),

@@ -39,6 +39,26 @@ impl Log {
         Ok(Slice { owner: Rc::new(whole), range: 0..len })
     }
 
+    /// The bytes from `offset` on for somebody who copies the log: at least one, at most `len_max`, never across a segment's end,
+    /// whatever records they belong to; `None` at the end of what is visible. From a block in memory, else by a direct read past the
+    /// cache, which stays for consumers; no copy in either case.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub async fn stream(&self, offset: u64, len_max: usize) -> Result<Option<Slice>, LogError> {
+        if offset == self.visible() {
+            return Ok(None);
+        }
+        self.check_range(offset, 1)?;
+        if let Some(slice) = self.hot_from(offset, len_max) {
+            return Ok(Some(slice));
+        }
+        let start = self.0.table.start_of(offset);
+        let end = self.visible().min(start + self.0.config.core.segment_size);
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(len_max).max(1);
+        self.exact(start, offset, len.min(READ_BYTES_MAX)).await.map(Some)
+    }
+
     /// Has what a steady reader comes to next read into the cache, in tasks of their own.
     pub fn read_ahead(&self, run: &mut ReadRun) {
         let Some(range) = run.order() else { return };

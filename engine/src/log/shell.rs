@@ -10,7 +10,7 @@
 //! This file is what callers see; `driver.rs` is how it turns.
 
 use super::{
-    AppendError, Failure, FlushAction, LogCore, Offsets, WriteAction,
+    AppendError, Failure, FlushAction, FollowError, LogCore, Offsets, WriteAction,
     block::Slice,
     cache::{BlockCache, CacheStats},
     calls::Calls,
@@ -193,6 +193,75 @@ impl Log {
         self.0.core.borrow().admits(len)
     }
 
+    /// Takes bytes of another log that this one follows; see [`LogCore::follow`]. `fill` must not call the log. Nothing goes to the
+    /// device before [`Log::kick`].
+    ///
+    /// # Errors
+    /// [`FollowError`]; nothing was taken then.
+    pub fn follow(
+        &self,
+        from: u64,
+        len_max: usize,
+        fill: impl FnOnce(&mut [u8]) -> std::io::Result<usize>,
+    ) -> Result<usize, FollowError> {
+        self.0.core.borrow_mut().follow(from, len_max, fill)
+    }
+
+    /// Has an empty log begin at another segment's start, as that of a slave that joins late does. Returns when bytes are taken there.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfRange`] if the log isn't empty or `start` is no segment's start; I/O errors.
+    pub async fn begin_at(&self, start: u64) -> Result<(), LogError> {
+        let shell = &self.0;
+        let (min, max) = (self.min_offset(), self.appended());
+        if min != max || !start.is_multiple_of(shell.config.core.segment_size) {
+            return Err(LogError::OutOfRange { offset: start, len: 0, min, max });
+        }
+        shell.core.borrow_mut().pause(true);
+        while !shell.core.borrow().is_idle() {
+            shell.changed.wait().await;
+        }
+        // From the last one down. A crash in between leaves an empty log, wherever it begins.
+        let mut result = Ok(());
+        for segment in self.segments().into_iter().rev() {
+            shell.table.pop_last(segment.start);
+            let start = segment.start;
+            result = shell.calls.call(|id| Job::Delete { id, start }).await.map(|_| ());
+            if result.is_err() {
+                break;
+            }
+        }
+        {
+            let mut core = shell.core.borrow_mut();
+            if result.is_ok() {
+                core.begin_at(start);
+                *shell.folder.borrow_mut() = Folder::new(shell.config.core.segment_size, start);
+            }
+            core.pause(false);
+        }
+        shell.pump();
+        while result.is_ok() {
+            let (ready, failure) = {
+                let core = shell.core.borrow();
+                (core.ready_end() > start, core.failure().map(ToString::to_string))
+            };
+            match (failure, self.segment_error()) {
+                (Some(why), _) => result = Err(LogError::Failed(why)),
+                (None, Some(error)) => result = Err(error),
+                (None, None) if ready => break,
+                (None, None) => shell.changed.wait().await,
+            }
+        }
+        result
+    }
+
+    /// Ends when something has happened to the log: a write, a flush, a new segment. For those who wait for bytes or for room.
+    pub fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let shell = Rc::clone(&self.0);
+        let round = shell.changed.round();
+        std::future::poll_fn(move |cx| shell.changed.poll_since(round, cx))
+    }
+
     /// Starts a write if there is something to write and none in flight. Cheap: call it once per turn.
     pub fn kick(&self) {
         self.0.pump();
@@ -251,6 +320,11 @@ impl Log {
     /// End of what readers may see: written, or durable at level `sync`.
     pub fn visible(&self) -> u64 {
         self.offsets().visible
+    }
+
+    /// End of the last record that readers may see whole: [`Log::visible`], except while another log is followed.
+    pub fn visible_whole(&self) -> u64 {
+        self.0.core.borrow().visible_whole()
     }
 
     /// All of them.

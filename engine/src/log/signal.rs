@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     future::{Future, poll_fn},
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
 };
 
 /// Holds at most one piece of work for one long-lived task.
@@ -72,13 +72,21 @@ impl Changed {
 
     /// Resolves at the first [`Changed::notify`] after this call.
     pub(crate) fn wait(&self) -> impl Future<Output = ()> {
-        let round = self.round.get();
-        poll_fn(move |cx| {
-            if self.round.get() != round {
-                return Poll::Ready(());
-            }
-            self.waiters.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
+        let round = self.round();
+        poll_fn(move |cx| self.poll_since(round, cx))
+    }
+
+    /// Counts the calls of [`Changed::notify`].
+    pub(crate) fn round(&self) -> u64 {
+        self.round.get()
+    }
+
+    /// Whether there was one since `round`.
+    pub(crate) fn poll_since(&self, round: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.round.get() != round {
+            return Poll::Ready(());
+        }
+        self.waiters.borrow_mut().push(cx.waker().clone());
+        Poll::Pending
     }
 }

@@ -20,6 +20,7 @@ use crate::state::waiters::WaitQueue;
 use crate::store::{AbortMarker, FileSystem, StoreLayout, StoreLock, Worker};
 
 mod dispatch;
+mod follow;
 mod get;
 mod keep;
 mod open;

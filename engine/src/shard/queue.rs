@@ -63,6 +63,11 @@ impl Queue {
         self.next_offset.set(self.next_offset.get() + count);
     }
 
+    /// Units came from a log that is followed: what is given out next goes on behind them.
+    pub(super) fn follow_units(&self) {
+        self.next_offset.set(self.next_offset.get().max(self.units.max_offset()));
+    }
+
     /// The queue's list in the table of waiting pulls, if a pull ever waited here.
     pub fn wait_list(&self) -> Option<WaitQueue> {
         self.wait_list.get()

@@ -31,7 +31,10 @@ impl Shard {
         while at < to {
             let segment_end = self.segment_end(at);
             let len = (to.min(segment_end) - at).min(READ_BYTES as u64) as usize;
-            let chunk = self.bytes_at(at, len, ReadHint::STREAM).await?;
+            let chunk = match self.log.hot_from(at, len) {
+                Some(recent) => recent,
+                None => self.bytes_at(at, len, ReadHint::STREAM).await?,
+            };
             let used = self.redo_chunk(chunk.bytes(), at, &mut redone).await?;
             at = match used {
                 Used::Bytes(0) => self.redo_long(at, to.min(segment_end), &mut redone).await?,
@@ -56,8 +59,12 @@ impl Shard {
                 CheckResult::Good(view) => {
                     at += view.total_size();
                     self.redo_record(&view, redone).await?;
+                    self.redone_to(start + at as u64, view.store_timestamp());
                 }
-                CheckResult::Blank { .. } => return Ok(Used::Blank),
+                CheckResult::Blank { .. } => {
+                    self.redone_to(self.segment_end(start), redone.last_timestamp);
+                    return Ok(Used::Blank);
+                }
                 // Longer than what is here: it begins the next chunk.
                 CheckResult::Need { .. } => break,
                 CheckResult::End => return Err(damaged(offset, "zeros where a record must be")),
@@ -74,6 +81,11 @@ impl Shard {
     /// One record that no chunk holds whole; returns where it ends.
     async fn redo_long(&self, at: u64, end: u64, redone: &mut Redone) -> Result<u64, ShardError> {
         let head = self.bytes_at(at, BLANK_BYTES_MIN, ReadHint::EXACT).await?;
+        if let CheckResult::Blank { .. } = check(head.bytes(), at, CheckRule::Stock) {
+            let end = self.segment_end(at);
+            self.redone_to(end, redone.last_timestamp);
+            return Ok(end);
+        }
         let size = head.bytes().first_chunk().map_or(0, |size| i32::from_be_bytes(*size));
         let fits = usize::try_from(size).ok().filter(|size| at + *size as u64 <= end);
         let Some(size) = fits else {
@@ -81,7 +93,10 @@ impl Shard {
         };
         let record = self.bytes_at(at, size, ReadHint::EXACT).await?;
         match check(record.bytes(), at, CheckRule::Stock) {
-            CheckResult::Good(view) => self.redo_record(&view, redone).await?,
+            CheckResult::Good(view) => {
+                self.redo_record(&view, redone).await?;
+                self.redone_to(at + size as u64, view.store_timestamp());
+            }
             CheckResult::Bad { why, .. } => return Err(damaged(at, why)),
             _ => return Err(damaged(at, format!("no record of {size} bytes"))),
         }
@@ -132,6 +147,7 @@ impl Shard {
                 return Err(damaged(view.physical_offset() as u64, why));
             }
             // The topic was deleted and made again in between: what is before belongs to a queue that is gone.
+            self.table.remove(view.topic());
             self.queues.remove_queue(view.topic(), view.queue_id()).await?;
             units = self.queues.open(view.topic(), view.queue_id());
         }
@@ -142,6 +158,7 @@ impl Shard {
             view.total_size() as i32,
             code,
         );
+        self.queue_grew(view.topic(), view.queue_id(), units.max_offset(), code);
         Ok(())
     }
 

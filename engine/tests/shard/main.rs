@@ -6,6 +6,7 @@
 mod support;
 
 mod deletion;
+mod following;
 mod model;
 mod reading;
 mod rebuilding;
