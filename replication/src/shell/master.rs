@@ -1,0 +1,359 @@
+//! The HA port of a master: one task per slave, which sends what becomes visible and hears what is held.
+//!
+//! A frame is one slice of the log, from a block in memory or an aligned read, and goes to the socket by one `sendmsg` with its head.
+//! The next slice is taken when the former is sent: a slow or stopped slave holds one, and delays nobody.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_lite::io::AsyncRead;
+use glommio::net::{TcpListener, TcpStream};
+use glommio::timer::{Timer, sleep};
+use ringmq_engine::log::{Log, LogError};
+use ringmq_net::ha_frame::{encode_header, last_report};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::socket::Outgoing;
+use crate::gate::{PeerId, SyncGate};
+use crate::stock::{LogRange, MasterSide, Refused, Report, Timing};
+
+/// Pause after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// Connections that may be open at once; further ones are closed. Slaves are few.
+const PEERS_MAX: usize = 64;
+/// Room for reports: what a slave sends while one frame is on its way to it.
+const REPORTS_BYTES: usize = 4096;
+
+/// What a master is told.
+#[derive(Debug, Clone)]
+pub struct MasterConfig {
+    /// Where slaves connect.
+    pub listen: SocketAddr,
+    /// When what is sent and expected.
+    pub timing: Timing,
+    /// Most bytes of a frame's body. A stock slave takes up to 4 MiB less 12 (stock default: 32 KiB).
+    pub batch_bytes: usize,
+}
+
+/// What a slave's connection is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerState {
+    /// It has not reported yet.
+    Waiting,
+    /// It gets the log.
+    Streaming,
+    /// It gets nothing: why.
+    Refused(String),
+}
+
+/// One connected slave.
+pub struct Peer {
+    id: PeerId,
+    fd: Cell<RawFd>,
+    addr: SocketAddr,
+    state: RefCell<PeerState>,
+    sent: Cell<u64>,
+    acked: Cell<u64>,
+    /// When it held everything that was visible, the last time that this was so.
+    caught_up: Cell<Instant>,
+    reports: Cell<u64>,
+}
+
+impl Peer {
+    /// Where it connects from.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> PeerState {
+        self.state.borrow().clone()
+    }
+
+    /// End of what was sent.
+    pub fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// End of what it reported to hold.
+    pub fn acked(&self) -> u64 {
+        self.acked.get()
+    }
+
+    /// Reports received.
+    pub fn reports(&self) -> u64 {
+        self.reports.get()
+    }
+
+    /// How long it has not held all that was visible; zero while it does.
+    pub fn lag(&self, visible: u64) -> Duration {
+        if self.acked.get() >= visible { Duration::ZERO } else { self.caught_up.get().elapsed() }
+    }
+}
+
+/// The slaves of one shard. Lives on its reactor.
+pub struct Master {
+    config: MasterConfig,
+    log: Log,
+    segment: u64,
+    gate: RefCell<SyncGate>,
+    peers: RefCell<Vec<Rc<Peer>>>,
+    listener: Cell<RawFd>,
+    stopping: Cell<bool>,
+    on_acked: Box<dyn Fn()>,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the slave closed it")]
+    Closed,
+    #[error("the slave was silent for {0:?}")]
+    Silent(Duration),
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+    #[error("{0}")]
+    Log(#[from] LogError),
+}
+
+/// What a connection woke for.
+enum Woke {
+    Received(usize),
+    Sent,
+    Changed,
+    Tick,
+}
+
+impl Master {
+    /// Opens the HA port. `on_acked` is called when more is replicated, and when a slave has come or gone.
+    ///
+    /// # Errors
+    /// The operating system's reason for not listening there.
+    pub fn bind(
+        config: MasterConfig,
+        log: Log,
+        segment: u64,
+        gate: SyncGate,
+        on_acked: impl Fn() + 'static,
+    ) -> io::Result<Rc<Master>> {
+        let domain = if config.listen.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if config.listen.is_ipv6() && config.listen.ip().is_unspecified() {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind(&config.listen.into())?;
+        socket.listen(16)?;
+        let master = Rc::new(Master {
+            config,
+            log,
+            segment,
+            gate: RefCell::new(gate),
+            peers: RefCell::default(),
+            listener: Cell::new(socket.as_raw_fd()),
+            stopping: Cell::new(false),
+            on_acked: Box::new(on_acked),
+        });
+        // SAFETY: the descriptor is open and ownership passes to the listener.
+        let listener = unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) };
+        glommio::spawn_local(Rc::clone(&master).accept(listener)).detach();
+        Ok(master)
+    }
+
+    /// Closes the port and every connection.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+        let listener = self.listener.replace(-1);
+        let peers = self.peers.borrow();
+        for fd in peers.iter().map(|peer| peer.fd.get()).chain([listener]).filter(|fd| *fd >= 0) {
+            // SAFETY: a plain system call on a descriptor that its task still owns; it wakes that task.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        }
+    }
+
+    /// How far the slaves are.
+    pub fn gate(&self) -> &RefCell<SyncGate> {
+        &self.gate
+    }
+
+    /// The connected slaves.
+    pub fn peers(&self) -> Vec<Rc<Peer>> {
+        self.peers.borrow().clone()
+    }
+
+    /// One task that nothing cancels: a cancelled accept of glommio 0.9 loses its connection.
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        while !self.stopping.get() {
+            match listener.accept().await {
+                Ok(stream) => self.opened(stream),
+                Err(_) if self.stopping.get() => break,
+                Err(error) => {
+                    tracing::warn!(listen = %self.config.listen, %error, "accepting a slave failed, trying on");
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+        self.listener.set(-1);
+    }
+
+    fn opened(self: &Rc<Self>, stream: TcpStream) {
+        // An error means that it was reset meanwhile.
+        let Ok(addr) = stream.peer_addr() else { return };
+        if self.stopping.get() || self.peers.borrow().len() >= PEERS_MAX {
+            tracing::warn!(slave = %addr, most = PEERS_MAX, "a slave's connection is refused: too many are open");
+            return;
+        }
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(slave = %addr, %error, "TCP_NODELAY could not be set");
+        }
+        let peer = Rc::new(Peer {
+            id: self.gate.borrow_mut().join(),
+            fd: Cell::new(stream.as_raw_fd()),
+            addr,
+            state: RefCell::new(PeerState::Waiting),
+            sent: Cell::new(0),
+            acked: Cell::new(0),
+            caught_up: Cell::new(Instant::now()),
+            reports: Cell::new(0),
+        });
+        self.peers.borrow_mut().push(Rc::clone(&peer));
+        tracing::info!(slave = %addr, "a slave has connected");
+        glommio::spawn_local(Rc::clone(self).serve(stream, peer)).detach();
+    }
+
+    async fn serve(self: Rc<Self>, mut stream: TcpStream, peer: Rc<Peer>) {
+        let outcome = self.talk(&mut stream, &peer).await;
+        peer.fd.set(-1);
+        self.gate.borrow_mut().leave(peer.id);
+        self.peers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &peer));
+        if let Err(why) = outcome
+            && !self.stopping.get()
+        {
+            tracing::warn!(slave = %peer.addr, acked = peer.acked(), "a slave's connection has ended: {why}");
+        }
+        (self.on_acked)();
+    }
+
+    async fn talk(&self, stream: &mut TcpStream, peer: &Peer) -> Result<(), End> {
+        let timing = self.config.timing;
+        let mut side = MasterSide::default();
+        let mut reports = [0; REPORTS_BYTES];
+        let mut have = 0;
+        let mut out = Outgoing::default();
+        let (mut heard, mut sent) = (Instant::now(), Instant::now());
+        let mut refused: Option<(Instant, Refused)> = None;
+        let mut tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+        loop {
+            if heard.elapsed() > timing.housekeeping {
+                return Err(End::Silent(timing.housekeeping));
+            }
+            // A refused slave is kept for a while: a stock one would come back at once, again and again.
+            if let Some((since, why)) = &refused
+                && since.elapsed() > timing.housekeeping
+            {
+                return Err((*why).into());
+            }
+            let mut changed = pin!(self.log.changed());
+            if let (true, None, Some(next)) = (out.is_done(), &refused, side.next()) {
+                match self.log.stream(next, self.config.batch_bytes).await {
+                    Ok(Some(slice)) => {
+                        let len = slice.bytes().len();
+                        out.put(&encode_header(next, len as u32), Some(slice));
+                        side.sent(len as u64);
+                        peer.sent.set(next + len as u64);
+                        sent = Instant::now();
+                    }
+                    Ok(None) if sent.elapsed() >= timing.heartbeat => {
+                        out.put(&encode_header(next, 0), None);
+                        sent = Instant::now();
+                    }
+                    Ok(None) => {}
+                    Err(LogError::OutOfRange { min, .. }) if next < min => {
+                        let why = Refused::Behind { slave: next, min };
+                        refuse(peer, &mut refused, why);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let woke = poll_fn(|cx| {
+                let room = reports.get_mut(have..).unwrap_or_default();
+                match Pin::new(&mut *stream).poll_read(cx, room) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
+                    Poll::Ready(Ok(len)) => return Poll::Ready(Ok(Woke::Received(len))),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                    Poll::Pending => {}
+                }
+                if !out.is_done() {
+                    if let Poll::Ready(result) = out.poll_send(stream, cx) {
+                        return Poll::Ready(result.map(|()| Woke::Sent).map_err(End::from));
+                    }
+                } else if changed.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ok(Woke::Changed));
+                }
+                Pin::new(&mut tick).poll(cx).map(|_| Ok(Woke::Tick))
+            })
+            .await?;
+            match woke {
+                Woke::Received(len) => {
+                    heard = Instant::now();
+                    have += len;
+                    let Some((offset, used)) = last_report(reports.get(..have).unwrap_or_default())
+                    else {
+                        continue;
+                    };
+                    reports.copy_within(used..have, 0);
+                    have -= used;
+                    peer.reports.set(peer.reports.get() + 1);
+                    if refused.is_none()
+                        && let Err(why) = self.reported(&mut side, peer, offset)
+                    {
+                        refuse(peer, &mut refused, why);
+                    }
+                }
+                Woke::Sent => glommio::executor().yield_if_needed().await,
+                Woke::Changed => {}
+                Woke::Tick => {
+                    tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+                }
+            }
+        }
+    }
+
+    fn reported(&self, side: &mut MasterSide, peer: &Peer, offset: i64) -> Result<(), Refused> {
+        let max = self.log.visible();
+        let range = LogRange { min: self.log.min_offset(), max, segment: self.segment };
+        let acked = match side.report(offset, range)? {
+            Report::Begin { next, acked } => {
+                peer.sent.set(next);
+                *peer.state.borrow_mut() = PeerState::Streaming;
+                tracing::info!(slave = %peer.addr, from = next, behind = max - next, "a slave gets the log");
+                acked
+            }
+            Report::Acked(acked) => acked,
+        };
+        peer.acked.set(acked.max(peer.acked.get()));
+        if acked >= max {
+            peer.caught_up.set(Instant::now());
+        }
+        if self.gate.borrow_mut().acked(peer.id, acked) {
+            (self.on_acked)();
+        }
+        Ok(())
+    }
+}
+
+/// From here on the slave gets nothing and acknowledges nothing.
+fn refuse(peer: &Peer, refused: &mut Option<(Instant, Refused)>, why: Refused) {
+    tracing::error!(slave = %peer.addr, "a slave gets nothing: {why}");
+    *peer.state.borrow_mut() = PeerState::Refused(why.to_string());
+    *refused = Some((Instant::now(), why));
+}
