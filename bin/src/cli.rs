@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Durability, LogFormat};
+use crate::config::{Durability, LogFormat, Role};
 use crate::quick::{SendArgs, TailArgs};
 
 /// A message broker that stock RocketMQ clients use unmodified.
@@ -201,15 +201,4 @@ pub struct LogVerifyArgs {
     /// Directory of the store.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-}
-
-/// The role of a broker within its group, by RocketMQ's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Role {
-    /// A master that acknowledges without waiting for a slave.
-    AsyncMaster,
-    /// A master that waits for a slave.
-    SyncMaster,
-    /// A slave.
-    Slave,
 }

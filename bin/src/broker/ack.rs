@@ -3,7 +3,7 @@
 //! One queue per shard, in log order, so that a completed write answers everything it covers from the front: no
 //! task, no timer and no allocation per send.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use ringmq_net::frame::SerializeType;
 use ringmq_net::record::{MESSAGE_ID_CHARS_MAX, OffsetMessageId};
 use ringmq_net::reply::{ExtValue, ReplyHead, StoredReplies, StoredReply, encode_reply};
 use ringmq_net::server::Conn;
+use ringmq_replication::shell::master::Master;
 
 use super::slow::SlowSend;
 
@@ -84,12 +85,20 @@ pub(super) struct Sent {
 }
 
 /// The codes of answers that tell a level.
-const CODES: [i32; 3] =
-    [response::SUCCESS, response::FLUSH_DISK_TIMEOUT, response::FLUSH_SLAVE_TIMEOUT];
+const CODES: [i32; 4] = [
+    response::SUCCESS,
+    response::FLUSH_DISK_TIMEOUT,
+    response::SLAVE_NOT_AVAILABLE,
+    response::FLUSH_SLAVE_TIMEOUT,
+];
 
 /// The sends that wait, and what every answer repeats.
 pub(super) struct Acks {
     waiting: RefCell<VecDeque<Ack>>,
+    /// On a synchronous master: those that wait for the log alone, with the code that they are answered then.
+    local: RefCell<VecDeque<(Ack, i32)>>,
+    /// Knows the slaves, if there can be some.
+    slaves: OnceCell<Rc<Master>>,
     /// Sends that have the level beside them and wait for their topic to be saved: see [`Acks::answer_unsaved`].
     unsaved: RefCell<Vec<(Ack, Level)>>,
     /// Answers by level and code, for metrics.
@@ -108,6 +117,8 @@ impl Acks {
     pub(super) fn new(store_host: SocketAddr, region: &str, trace_on: bool, slow_us: i64) -> Self {
         Acks {
             waiting: RefCell::default(),
+            local: RefCell::default(),
+            slaves: OnceCell::new(),
             unsaved: RefCell::default(),
             answers: Default::default(),
             slow_us,
@@ -161,7 +172,42 @@ impl Acks {
 
     /// How many sends wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.borrow().len() + self.unsaved.borrow().len()
+        self.waiting.borrow().len() + self.local.borrow().len() + self.unsaved.borrow().len()
+    }
+
+    /// Whom to ask how many slaves hold a message. Once.
+    pub(super) fn set_slaves(&self, master: Rc<Master>) {
+        // A second one would be a broker that listens twice.
+        let _ = self.slaves.set(master);
+    }
+
+    /// Waits for the log alone, and is answered `code` then.
+    pub(super) fn wait_local(&self, ack: Ack, code: i32) {
+        self.local.borrow_mut().push_back((ack, code));
+    }
+
+    /// Answers those of [`Acks::wait_local`] that end at or before `reached`. `took` is told as in [`Acks::release`].
+    pub(super) fn release_local(
+        &self,
+        reached: u64,
+        level: Level,
+        now_us: i64,
+        status: impl Fn(SaveTicket) -> SaveStatus,
+        mut took: impl FnMut(u64, u32),
+    ) {
+        let mut local = self.local.borrow_mut();
+        while local.front().is_some_and(|(ack, _)| ack.end <= reached) {
+            let Some((ack, code)) = local.pop_front() else { break };
+            if code == response::SUCCESS
+                && ack.unsaved.is_some_and(|ticket| status(ticket) != SaveStatus::Saved)
+            {
+                self.unsaved.borrow_mut().push((ack, level));
+                continue;
+            }
+            self.answer(&ack, code, None, level);
+            took(us_between(ack.received_us, now_us), 1);
+            self.note_slow(ack, now_us, code, level);
+        }
     }
 
     /// Waits until the log has come to `ack.end`.
@@ -235,24 +281,37 @@ impl Acks {
         answered
     }
 
-    /// Answers FLUSH_DISK_TIMEOUT to all that were received at or before `since_us`, with the level that was reached: the messages
-    /// are in the log, as far as that level goes. `took` is told as in [`Acks::release`].
+    /// Answers all that were received at or before `since_us`, with the level that was reached: the messages are in the log, as far
+    /// as that level goes. FLUSH_DISK_TIMEOUT if it is not `wanted`, else FLUSH_SLAVE_TIMEOUT. `took` is told as in [`Acks::release`].
     pub(super) fn expire(
         &self,
         since_us: i64,
         now_us: i64,
-        written: u64,
+        wanted: Level,
+        reached: impl Fn(u64) -> Level,
         mut took: impl FnMut(u64, u32),
     ) -> usize {
-        let mut waiting = self.waiting.borrow_mut();
+        let (mut waiting, mut local) = (self.waiting.borrow_mut(), self.local.borrow_mut());
         let mut expired = 0;
+        let mut answer = |ack: Ack| {
+            let level = reached(ack.end);
+            let code = if level < wanted {
+                response::FLUSH_DISK_TIMEOUT
+            } else {
+                response::FLUSH_SLAVE_TIMEOUT
+            };
+            self.answer(&ack, code, None, level);
+            took(us_between(ack.received_us, now_us), 1);
+            self.note_slow(ack, now_us, code, level);
+            expired += 1;
+        };
         while waiting.front().is_some_and(|ack| ack.received_us <= since_us) {
             let Some(ack) = waiting.pop_front() else { break };
-            let level = if ack.end <= written { Level::Write } else { Level::Memory };
-            self.answer(&ack, response::FLUSH_DISK_TIMEOUT, None, level);
-            took(us_between(ack.received_us, now_us), 1);
-            self.note_slow(ack, now_us, response::FLUSH_DISK_TIMEOUT, level);
-            expired += 1;
+            answer(ack);
+        }
+        while local.front().is_some_and(|(ack, _)| ack.received_us <= since_us) {
+            let Some((ack, _)) = local.pop_front() else { break };
+            answer(ack);
         }
         expired
     }
@@ -262,6 +321,7 @@ impl Acks {
     /// tries another broker. Returns how many were refused.
     pub(super) fn fail(&self, written: u64, why: &str, refusal: &str) -> u64 {
         let mut waiting = self.waiting.borrow_mut();
+        waiting.extend(self.local.borrow_mut().drain(..).map(|(ack, _)| ack));
         let mut refused = 0;
         while let Some(ack) = waiting.pop_front() {
             if ack.end <= written {
@@ -277,6 +337,12 @@ impl Acks {
             }
         }
         refused
+    }
+
+    /// How many slaves hold the log up to `end`.
+    fn holders(&self, end: u64) -> i32 {
+        let holders = self.slaves.get().map_or(0, |slaves| slaves.gate().borrow().holders(end));
+        i32::try_from(holders).unwrap_or(i32::MAX)
     }
 
     /// Encodes one answer about something stored into the connection's gather buffer.
@@ -310,7 +376,7 @@ impl Acks {
             msg_id: id,
             queue_offset: sent.queue_offset,
             ack_level: level.name(),
-            ack_replicas: 0,
+            ack_replicas: self.holders(ack.end),
         };
         if code == response::SUCCESS && remark.is_none() {
             ack.conn.push(|out| self.replies.encode(out, &stored));

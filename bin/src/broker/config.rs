@@ -9,7 +9,7 @@ use ringmq_engine::shard::{DERIVED_UNWRITTEN_BYTES_MAX, ShardConfig};
 use ringmq_engine::state::delay::DelayLevels;
 
 use super::ack::Level;
-use crate::config::{Durability, Machine, Settings, ShardPlan};
+use crate::config::{Durability, HaSection, Machine, Role, Settings, ShardPlan};
 
 /// Share of the machine's memory that stock takes as "in memory" (`accessMessageInMemoryMaxRatio`), percent.
 const IN_MEMORY_PERCENT: u64 = 40;
@@ -22,6 +22,12 @@ pub(super) struct BrokerConfig {
     pub(super) cluster: String,
     pub(super) name: String,
     pub(super) broker_id: u64,
+    pub(super) role: Role,
+    pub(super) ha: HaSection,
+    /// Where slaves connect to.
+    pub(super) ha_listen: SocketAddr,
+    /// The configured HA address of this shard's master.
+    pub(super) ha_master: Option<String>,
     pub(super) store_host: SocketAddr,
     /// Under which address it registers.
     pub(super) told: String,
@@ -78,6 +84,10 @@ impl BrokerConfig {
             cluster: config.broker.cluster.clone(),
             name: plan.name.clone(),
             broker_id: config.broker.id,
+            role: config.ha.role,
+            ha: config.ha.clone(),
+            ha_listen: plan.ha,
+            ha_master: plan.ha_master.clone(),
             store_host: plan.advertise,
             told: plan.told.clone(),
             ha_host: plan.advertise_ha,

@@ -27,6 +27,7 @@ use super::ack::{Acks, Level};
 use super::clock::Clock;
 use super::crowds::Crowds;
 use super::files::{Paths, Tables};
+use super::ha::Ha;
 use super::lag::Lags;
 use super::meters::Reason;
 use super::observe::Opening;
@@ -39,7 +40,7 @@ use super::signal::Signal;
 use super::stats::Stats;
 use super::tunables::Tunables;
 use super::{Broker, BrokerConfig, Phase};
-use crate::config::{LimitsSection, Settings, ShardPlan};
+use crate::config::{LimitsSection, Role, Settings, ShardPlan};
 use crate::metrics::{Probe, Stage};
 use crate::reactor::{Label, Reactor, doing};
 
@@ -205,6 +206,7 @@ impl Broker {
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
             registrations: Registrations::new(&config.namesrv_addrs),
+            ha: Ha::default(),
             saver,
             paths,
             promised: Promised::default(),
@@ -252,6 +254,7 @@ impl Broker {
         if self.server.set(Rc::clone(&server)).is_err() {
             return Err("a shard listens once".to_owned());
         }
+        self.listen_to_slaves()?;
         Ok(server)
     }
 
@@ -260,7 +263,6 @@ impl Broker {
         serving: TaskQueueHandle,
     ) -> Result<Vec<Task<()>>, glommio::GlommioError<()>> {
         let mut tasks = vec![
-            glommio::spawn_local(Rc::clone(self).deliver_delayed()),
             glommio::spawn_local(Rc::clone(self).expire_waiting()),
             glommio::spawn_local_into(Rc::clone(self).run_many_released(), serving)?,
             glommio::spawn_local_into(Rc::clone(self).notify_crowds(), serving)?,
@@ -270,11 +272,16 @@ impl Broker {
             self.every(Duration::from_secs(1), Broker::tick_stats),
             glommio::spawn_local(Rc::clone(self).save_again_and_again()),
             glommio::spawn_local(Rc::clone(self).keep_promises()),
-            glommio::spawn_local(Rc::clone(self).save_delivery_again_and_again()),
             glommio::spawn_local(Rc::clone(self).retain()),
             self.every(POLL, |broker| broker.shard.poll()),
             glommio::spawn_local(Rc::clone(self).checkpoint_again_and_again()),
         ];
+        if self.is_slave() {
+            tasks.extend(self.start_following(serving)?);
+        } else {
+            tasks.push(glommio::spawn_local(Rc::clone(self).deliver_delayed()));
+            tasks.push(glommio::spawn_local(Rc::clone(self).save_delivery_again_and_again()));
+        }
         tasks.extend(self.start_registrations());
         Ok(tasks)
     }
@@ -296,18 +303,37 @@ impl Broker {
             return;
         }
         let (log, level) = (self.shard.log(), self.config.level);
-        let reached = if level == Level::Sync { log.durable() } else { log.written() };
+        let mut reached = match level {
+            Level::Memory => log.appended(),
+            Level::Write => log.written(),
+            Level::Sync => log.durable(),
+        };
         let status = |ticket| self.saver.status(ticket);
-        self.acks.release(reached, level, self.clock.monotonic_us(), status, |us, n| {
-            self.stats_sends_took(us, n);
-        });
+        let now_us = self.clock.monotonic_us();
+        let took = |us, n| self.stats_sends_took(us, n);
+        if self.config.role == Role::SyncMaster {
+            self.acks.release_local(reached, level, now_us, status, took);
+            reached = reached.min(self.ha.replicated());
+        }
+        self.acks.release(reached, level, now_us, status, took);
+    }
+
+    /// The level that the log has reached up to `end`.
+    fn level_of(&self, end: u64) -> Level {
+        let log = self.shard.log();
+        match end {
+            end if end <= log.durable() => Level::Sync,
+            end if end <= log.written() => Level::Write,
+            _ => Level::Memory,
+        }
     }
 
     fn expire_acks(self: &Rc<Self>) {
         let now_us = self.clock.monotonic_us();
         let since_us = now_us - self.config.ack_timeout_ms * 1_000;
         let took = |us, n| self.stats_sends_took(us, n);
-        if self.acks.expire(since_us, now_us, self.shard.log().written(), took) > 0 {
+        let reached = |end| self.level_of(end);
+        if self.acks.expire(since_us, now_us, self.config.level, reached, took) > 0 {
             self.flush_replies();
         }
         self.answer_unsaved();
@@ -370,11 +396,12 @@ impl Broker {
         // A disk that hangs keeps the process, not its clients: they hear what their messages have come to.
         let now_us = self.clock.monotonic_us();
         let took = |us, n| self.stats_sends_took(us, n);
-        self.acks.expire(now_us, now_us, self.shard.log().written(), took);
+        self.acks.expire(now_us, now_us, self.config.level, |end| self.level_of(end), took);
         self.acks.answer_unsaved(now_us, now_us, |ticket| self.saver.status(ticket), took);
         self.flush_replies();
         Timer::new(REFUSE).await;
         server.drain(DRAIN_WAIT).await;
+        self.ha.stop();
         self.phase.set(Phase::Stopped);
         self.wake_tasks();
         for task in tasks {

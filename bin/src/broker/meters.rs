@@ -24,6 +24,8 @@ pub(super) enum Reason {
     DiskFull,
     /// A write or flush failed: the log takes nothing more.
     LogFailed,
+    /// The broker is a slave.
+    Slave,
     /// The broker is on its way out.
     Stopping,
     /// A message or record over its limit.
@@ -36,13 +38,14 @@ pub(super) enum Reason {
 
 impl Reason {
     /// All of them, in their order.
-    pub(super) const ALL: [Reason; 10] = [
+    pub(super) const ALL: [Reason; 11] = [
         Reason::UnwrittenFull,
         Reason::DerivedBehind,
         Reason::SegmentNotReady,
         Reason::NoSpace,
         Reason::DiskFull,
         Reason::LogFailed,
+        Reason::Slave,
         Reason::Stopping,
         Reason::TooLarge,
         Reason::SlowTasksFull,
@@ -58,6 +61,7 @@ impl Reason {
             Reason::NoSpace => "no_space",
             Reason::DiskFull => "disk_full",
             Reason::LogFailed => "log_failed",
+            Reason::Slave => "slave",
             Reason::Stopping => "stopping",
             Reason::TooLarge => "too_large",
             Reason::SlowTasksFull => "slow_tasks_full",

@@ -42,8 +42,10 @@ mod config;
 mod crowds;
 mod delay;
 mod files;
+mod ha;
 mod lag;
 mod lifecycle;
+mod metadata;
 mod meters;
 mod observe;
 mod offsets;
@@ -73,6 +75,7 @@ use clock::Clock;
 use config::BrokerConfig;
 use crowds::Crowds;
 use files::Paths;
+use ha::Ha;
 use lag::Lags;
 use meters::Reason;
 use observe::Opening;
@@ -175,6 +178,7 @@ struct Broker {
     /// Rounds for which that holds.
     manual_rounds: Cell<u32>,
     registrations: Registrations,
+    ha: Ha,
     /// Counts changes of the tunables, and the text that tools are told as the configuration's version.
     config_changes: Cell<u64>,
     config_version: RefCell<String>,
@@ -208,13 +212,19 @@ impl Broker {
     /// Refuses new messages on the way out, while the disk is too full, and after the disk has failed.
     fn check_accepting(&self) -> Result<(), Refusal> {
         let log = self.shard.log();
-        if self.phase.get() == Phase::Serving && !self.shard.disk_full() && log.failed().is_none() {
+        if self.phase.get() == Phase::Serving
+            && !self.shard.disk_full()
+            && log.failed().is_none()
+            && !self.is_slave()
+        {
             return Ok(());
         }
         self.stats.meters.refused(if self.phase.get() != Phase::Serving {
             Reason::Stopping
         } else if log.failed().is_some() {
             Reason::LogFailed
+        } else if self.is_slave() {
+            Reason::Slave
         } else {
             Reason::DiskFull
         });

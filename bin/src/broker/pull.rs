@@ -201,7 +201,8 @@ impl Broker {
 
     /// Stores the progress that a pull brings, if it brings one.
     fn note_progress(&self, header: &PullHeader<'_>) {
-        if header.sys_flag & pull_flag::COMMIT_OFFSET != 0 {
+        // A slave takes progress by its own request alone (stock 4.9.8).
+        if header.sys_flag & pull_flag::COMMIT_OFFSET != 0 && !self.is_slave() {
             self.commit_offset(
                 header.consumer_group,
                 header.topic,
@@ -333,11 +334,19 @@ impl Broker {
                 Err(HoldRefused::Full(_)) => self.stats.meters.refused(Reason::WaitingPullsFull),
             }
         }
+        if code == response::PULL_OFFSET_MOVED && self.is_slave() {
+            // A slave that is behind resets no consumer: it asks again where the group's broker is (stock 4.9.8).
+            let broker_id = self.group(header.consumer_group).map_or(0, |group| group.broker_id);
+            let result = GetResult { next_offset: header.queue_offset, ..result };
+            self.stats_pulled(header, &result);
+            reply_pull(pull, response::PULL_RETRY_IMMEDIATELY, &result, broker_id);
+            return;
+        }
         if code == response::PULL_OFFSET_MOVED {
             self.note_offset_moved(header, result.next_offset);
         }
         self.stats_pulled(header, &result);
-        reply_pull(pull, code, &result);
+        reply_pull(pull, code, &result, 0);
     }
 
     /// The visible end of the queue that a waiting pull waits on.
@@ -420,9 +429,9 @@ impl Broker {
     }
 }
 
-fn reply_pull(pull: &Pull<'_>, code: i32, result: &GetResult) {
+fn reply_pull(pull: &Pull<'_>, code: i32, result: &GetResult, suggested: i64) {
     let ext = [
-        ("suggestWhichBrokerId", ExtValue::I64(0)),
+        ("suggestWhichBrokerId", ExtValue::I64(suggested)),
         ("nextBeginOffset", ExtValue::I64(result.next_offset)),
         ("minOffset", ExtValue::I64(result.min_offset)),
         ("maxOffset", ExtValue::I64(result.max_offset)),

@@ -186,6 +186,9 @@ impl Broker {
         server.told.set(wanted);
         server.has.set(Some(changes));
         server.told_changes.set(known.is_some() || server.told_changes.get());
+        if self.is_slave() {
+            self.ha.hear_of_master(answer.ext("masterAddr"), answer.ext("haServerAddr"));
+        }
         self.apply_order_table(&answer.body);
         Ok(())
     }

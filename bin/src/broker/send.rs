@@ -19,6 +19,7 @@ use ringmq_net::server::Conn;
 use super::ack::{Ack, AckOf, Level, Sent};
 use super::meters::Reason;
 use super::{Broker, FAQ, Refusal, TopicHandle};
+use crate::config::Role;
 
 /// First protocol version whose `maxReconsumeTimes` counts (3.4.9).
 const VERSION_MAX_RECONSUME: i32 = 121;
@@ -325,11 +326,19 @@ impl Broker {
 
     /// Answers at once, or when the broker's level is reached.
     pub(super) fn answer_at_level(&self, ack: Ack, waits: bool) {
-        if !waits || self.config.level == Level::Memory {
+        let synchronous = self.config.role == Role::SyncMaster;
+        if !waits || (self.config.level == Level::Memory && !synchronous) {
             self.acks.answer(&ack, response::SUCCESS, None, Level::Memory);
             self.stats.store.put_took_us(0);
-        } else {
+        } else if !synchronous {
             self.acks.wait(ack);
+        } else if matches!(ack.stored, AckOf::SendBack) {
+            // Stock does not wait for slaves here either.
+            self.acks.wait_local(ack, response::SUCCESS);
+        } else if self.ha.slaves_reach(ack.end) {
+            self.acks.wait(ack);
+        } else {
+            self.acks.wait_local(ack, response::SLAVE_NOT_AVAILABLE);
         }
     }
 

@@ -37,6 +37,9 @@ impl Broker {
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         let header = SendBackHeader::decode(view)?;
+        if self.is_slave() {
+            return Err(self.not_writable());
+        }
         let group = header.group;
         let Some(settings) = self.group(group) else {
             let remark = format!("subscription group not exist, {group} {FAQ}");

@@ -114,6 +114,12 @@ pub const BOUNDS: &[Bound] = &[
         "sends are answered 14 (SERVICE_NOT_AVAILABLE); reads go on"
     ),
     bound!(shards.port_stride, 4, 1_000, ""),
+    bound!(ha.in_sync_replicas, 1, 16, "the send is answered 11 (SLAVE_NOT_AVAILABLE)"),
+    bound!(ha.fall_behind_bytes, MIB, 1024 * GIB, "the send is answered 11 (SLAVE_NOT_AVAILABLE)"),
+    bound!(ha.batch_bytes, 4 * KIB, 4 * MIB - 4 * KIB, ""),
+    bound!(ha.heartbeat_ms, 100, 60_000, ""),
+    bound!(ha.housekeeping_ms, 500, 600_000, "the connection to the master or slave is closed"),
+    bound!(ha.metadata_ms, 100, 600_000, ""),
     bound!(log.queue_lines, 64, 1_000_000, "further lines are dropped and counted"),
     bound!(log.slow_send_ms, 0, 60_000, "one log line a second at most"),
     bound!(metrics.topics_max, 0, 100_000, "further topics are counted together as `(other)`"),

@@ -113,7 +113,4 @@ pub enum ConfigError {
         /// Why, and what to do.
         why: String,
     },
-    /// A role that is not served yet.
-    #[error("--role {0}: this release serves async-master only")]
-    Role(&'static str),
 }

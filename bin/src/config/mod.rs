@@ -18,9 +18,9 @@ pub use bounds::{BOUNDS, Bound};
 pub use error::ConfigError;
 pub use machine::{Machine, SHARD_MEMORY_BYTES_MIN};
 pub use model::{
-    BrokerSection, Config, DrainSection, Durability, DurabilitySection, LimitsSection, LogFormat,
-    LogSection, MetricsSection, NamesrvSection, ReactorSection, RetentionSection, ShardsSection,
-    StoreSection, TopicsSection,
+    BrokerSection, Config, DrainSection, Durability, DurabilitySection, HaSection, LimitsSection,
+    LogFormat, LogSection, MetricsSection, NamesrvSection, ReactorSection, RetentionSection, Role,
+    ShardsSection, SlaveAck, SlaveStart, StoreSection, TopicsSection,
 };
 pub use plan::{NamesrvPlan, ShardPlan};
 pub use settings::{Mode, Settings};

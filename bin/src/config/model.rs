@@ -27,6 +27,8 @@ pub struct Config {
     pub shards: ShardsSection,
     /// The name server.
     pub namesrv: NamesrvSection,
+    /// Master and slaves.
+    pub ha: HaSection,
     /// Log lines.
     pub log: LogSection,
     /// What can be watched over HTTP.
@@ -354,6 +356,94 @@ pub struct DrainSection {
 impl Default for DrainSection {
     fn default() -> Self {
         DrainSection { serve_ms: 1_000, exit_ms: 5_000 }
+    }
+}
+
+/// The role of a broker within its group, by RocketMQ's names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// A master that acknowledges without waiting for a slave.
+    #[default]
+    AsyncMaster,
+    /// A master that waits for a slave.
+    SyncMaster,
+    /// A slave.
+    Slave,
+}
+
+impl Role {
+    /// As stock's `brokerRole` spells it.
+    pub fn stock_name(self) -> &'static str {
+        match self {
+            Role::AsyncMaster => "ASYNC_MASTER",
+            Role::SyncMaster => "SYNC_MASTER",
+            Role::Slave => "SLAVE",
+        }
+    }
+}
+
+/// What a slave's report of its progress means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlaveAck {
+    /// Written to its disk.
+    Write,
+    /// Flushed.
+    Sync,
+}
+
+/// Where an empty slave begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlaveStart {
+    /// With all that its master has.
+    Oldest,
+    /// With its master's last segment.
+    Newest,
+}
+
+/// `[ha]`: master and slaves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HaSection {
+    /// The role of all shards.
+    pub role: Role,
+    /// HA address of the master of shard 0, if the name server is not to be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master: Option<String>,
+    /// Slaves that a synchronous master waits for.
+    pub in_sync_replicas: u32,
+    /// Bytes behind from which on a synchronous master does not wait for its slaves.
+    pub fall_behind_bytes: u64,
+    /// What a slave reports.
+    pub ack: SlaveAck,
+    /// Where an empty slave begins.
+    pub start: SlaveStart,
+    /// Most bytes of a frame to a slave.
+    pub batch_bytes: u64,
+    /// Something is sent at least this often.
+    pub heartbeat_ms: u64,
+    /// A peer that is silent for longer is given up.
+    pub housekeeping_ms: u64,
+    /// How often a slave asks for topics, groups and offsets.
+    pub metadata_ms: u64,
+}
+
+impl Default for HaSection {
+    fn default() -> Self {
+        HaSection {
+            role: Role::AsyncMaster,
+            master: None,
+            in_sync_replicas: 1,
+            fall_behind_bytes: 256 << 20,
+            ack: SlaveAck::Write,
+            start: SlaveStart::Newest,
+            batch_bytes: 32 << 10,
+            heartbeat_ms: 5_000,
+            housekeeping_ms: 20_000,
+            metadata_ms: 10_000,
+        }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct ShardPlan {
     pub told: String,
     /// What slaves are told to connect to.
     pub advertise_ha: SocketAddr,
+    /// The configured HA address of this shard's master, `HOST:PORT`.
+    pub ha_master: Option<String>,
 }
 
 impl ShardPlan {
@@ -78,9 +80,30 @@ pub(super) fn lay_out(
             advertise: told,
             told: host.map_or_else(|| told.to_string(), |host| format!("{host}:{}", told.port())),
             advertise_ha: port("broker.advertise", advertise, 1)?,
+            ha_master: match &config.ha.master {
+                Some(text) => Some(master_of(config, text, index)?),
+                None => None,
+            },
         });
     }
     Ok(plans)
+}
+
+/// The HA address of a shard's master: that of shard 0 is configured, and both lay out their ports alike.
+fn master_of(config: &Config, text: &str, index: u32) -> Result<String, ConfigError> {
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let port = |port: &str| {
+        let port = u32::from(port.parse::<u16>().ok().filter(|port| *port > 0)?);
+        u16::try_from(port + index * u32::from(config.shards.port_stride)).ok()
+    };
+    match parts.and_then(|(host, text)| Some((host, port(text)?))) {
+        Some((host, port)) => Ok(format!("{host}:{port}")),
+        None => Err(ConfigError::Address {
+            key: "ha.master",
+            value: text.to_owned(),
+            why: "write HOST:PORT of the master's HA port (its client port + 1)".to_owned(),
+        }),
+    }
 }
 
 /// Ports that two parts of this same process would both bind.

@@ -9,9 +9,9 @@ use super::address::{
     choose_advertised, host_name_of, interface_addresses, resolve, resolve_advertise,
 };
 use super::{
-    Config, ConfigError, Machine, NamesrvPlan, ShardCount, ShardPlan, bounds, plan, unknown,
+    Config, ConfigError, Machine, NamesrvPlan, Role, ShardCount, ShardPlan, bounds, plan, unknown,
 };
-use crate::cli::{BrokerArgs, CheckArgs, ConfigArgs, NamesrvArgs, Role, ShardArgs, StandaloneArgs};
+use crate::cli::{BrokerArgs, CheckArgs, ConfigArgs, NamesrvArgs, ShardArgs, StandaloneArgs};
 
 /// What this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +63,6 @@ impl Settings {
 
     /// Settings of `ringmq broker`.
     pub fn broker(args: &BrokerArgs, machine: Machine) -> Result<Settings, ConfigError> {
-        match args.role {
-            None | Some(Role::AsyncMaster) => {}
-            Some(Role::SyncMaster) => return Err(ConfigError::Role("sync-master")),
-            Some(Role::Slave) => return Err(ConfigError::Role("slave")),
-        }
         let mut config = load(&args.config)?;
         apply_shard_args(&mut config, &args.shards);
         set(&mut config.broker.name, &args.name);
@@ -76,6 +71,9 @@ impl Settings {
         }
         if let Some(id) = args.broker_id {
             config.broker.id = id;
+        }
+        if let Some(role) = args.role {
+            config.ha.role = role;
         }
         if let Some(list) = &args.namesrv {
             config.broker.namesrv = split_list(list);
@@ -176,13 +174,7 @@ fn finish(
     machine: Machine,
 ) -> Result<Settings, ConfigError> {
     bounds::check(&config)?;
-    if config.broker.id != 0 {
-        let remedy = format!(
-            "{} is the id of a slave, and this release serves masters only: set 0",
-            config.broker.id
-        );
-        return Err(ConfigError::Refused { key: "broker.id", remedy });
-    }
+    check_role(&config, mode)?;
     let namesrv = match mode {
         Mode::Standalone | Mode::Namesrv => Some(namesrv_plan(&mut config, listen_default)?),
         Mode::Broker | Mode::Check => None,
@@ -206,6 +198,27 @@ fn finish(
     plan::check_ports(&settings.shards, settings.namesrv.as_ref(), settings.metrics)?;
     settings.config = Arc::new(config);
     Ok(settings)
+}
+
+/// A master has the id 0 and a slave another one; `standalone` is a master.
+fn check_role(config: &Config, mode: Mode) -> Result<(), ConfigError> {
+    let (id, role) = (config.broker.id, config.ha.role);
+    let refused = |key, remedy| Err(ConfigError::Refused { key, remedy });
+    match (role, id) {
+        (Role::Slave, _) if mode == Mode::Standalone => refused(
+            "ha.role",
+            "standalone is a master: run a slave with `ringmq broker`".to_owned(),
+        ),
+        (Role::Slave, 0) => refused(
+            "broker.id",
+            "0 is the id of a master: set 1 or more for a slave (--broker-id)".to_owned(),
+        ),
+        (Role::Slave, _) | (_, 0) => Ok(()),
+        (_, id) => refused(
+            "broker.id",
+            format!("{id} is the id of a slave: set 0, or the role slave (--role slave)"),
+        ),
+    }
 }
 
 fn namesrv_plan(config: &mut Config, listen_default: IpAddr) -> Result<NamesrvPlan, ConfigError> {

@@ -15,6 +15,7 @@ pub fn sections() -> Vec<(&'static str, &'static [&'static str])> {
         ("retention", fields::<RetentionSection>()),
         ("shards", fields::<ShardsSection>()),
         ("namesrv", fields::<NamesrvSection>()),
+        ("ha", fields::<HaSection>()),
         ("log", fields::<LogSection>()),
         ("metrics", fields::<MetricsSection>()),
         ("drain", fields::<DrainSection>()),

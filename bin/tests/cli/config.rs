@@ -146,7 +146,13 @@ fn a_wrong_file_is_refused_in_one_line_with_the_remedy() {
         ),
         ("[store]\nsegment_bytes = 1073741825", &["store.segment_bytes", "4096"]),
         ("[broker]\nname = 'a b'", &["broker.name", "letters"]),
-        ("[broker]\nid = 1", &["broker.id", "set 0"]),
+        ("[broker]\nid = 1", &["broker.id", "set 0", "slave"]),
+        ("[ha]\nrole = 'slave'", &["broker.id", "set 1"]),
+        (
+            "[broker]\nid = 1\n[ha]\nrole = 'slave'\nmaster = '10.0.0.5'",
+            &["ha.master", "HOST:PORT"],
+        ),
+        ("[ha]\nin_sync_replicas = 0", &["ha.in_sync_replicas", "1 to 16"]),
         ("[broker]\nnamesrv = ['nowhere']", &["broker.namesrv", "HOST:PORT"]),
         ("[broker]\nlisten = '10911'", &["broker.listen", "HOST:PORT"]),
         ("[retention]\ndelete_when = [24]", &["retention.delete_when", "0 to 23"]),
@@ -177,10 +183,17 @@ fn ports_of_one_process_that_clash_are_refused() {
 }
 
 #[test]
-fn roles_of_a_later_release_are_refused_by_name() {
-    for role in ["sync-master", "slave"] {
-        let line = refusal(&["broker", "--role", role]);
-        assert!(line.contains(role) && line.contains("async-master"), "{line}");
+fn a_role_needs_its_id() {
+    let advertised = ["broker", "--advertise", "10.0.0.1"];
+    for fits in [
+        &["--role", "async-master"][..],
+        &["--role", "sync-master", "--broker-id", "0"],
+        &["--role", "slave", "--broker-id", "1"],
+    ] {
+        printed(&[&advertised, fits].concat());
     }
-    printed(&["broker", "--role", "async-master", "--advertise", "10.0.0.1"]);
+    for wrong in [&["--role", "slave"][..], &["--role", "sync-master", "--broker-id", "2"]] {
+        let line = refusal(&[&advertised, wrong].concat());
+        assert!(line.contains("broker.id"), "{line}");
+    }
 }

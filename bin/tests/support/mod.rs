@@ -13,6 +13,7 @@ pub mod checker;
 pub mod client;
 pub mod forged;
 pub mod fuse;
+pub mod ha;
 pub mod image;
 pub mod journal;
 pub mod judge;

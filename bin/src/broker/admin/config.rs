@@ -24,7 +24,7 @@ impl Broker {
             ("listenPort", config.store_host.port().to_string()),
             ("haListenPort", config.ha_host.port().to_string()),
             ("namesrvAddr", config.namesrv_addrs.join(";")),
-            ("brokerRole", "ASYNC_MASTER".to_owned()),
+            ("brokerRole", config.role.stock_name().to_owned()),
             ("flushDiskType", self.flush_disk_type().to_owned()),
             ("storePathRootDir", config.store_dir.display().to_string()),
             ("storePathCommitLog", self.shard.layout().commit_log().display().to_string()),

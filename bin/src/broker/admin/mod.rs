@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ringmq_net::code::request;
+use ringmq_net::code::{request, response};
 use ringmq_net::header::HeaderView;
 use ringmq_net::server::Conn;
 
@@ -25,6 +25,17 @@ impl Broker {
         view: &HeaderView<'_>,
         body: &[u8],
     ) -> Result<(), Refusal> {
+        let changes = matches!(
+            view.code(),
+            request::UPDATE_AND_CREATE_TOPIC
+                | request::DELETE_TOPIC_IN_BROKER
+                | request::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+                | request::DELETE_SUBSCRIPTIONGROUP
+        );
+        if changes && self.is_slave() {
+            let remark = "Can't modify topic or subscription group from slave broker, please execute it from master broker.";
+            return Err(Refusal::new(response::SYSTEM_ERROR, remark));
+        }
         match view.code() {
             request::UPDATE_AND_CREATE_TOPIC => self.update_topic(conn, view),
             request::DELETE_TOPIC_IN_BROKER => self.delete_topic(conn, view),

@@ -87,6 +87,7 @@ impl Broker {
         if let Some(failure) = log.failed() {
             put("ringmqLogFailure", failure.to_string());
         }
+        table.extend(self.ha_table());
         table
     }
 

@@ -1,0 +1,229 @@
+//! High availability of one shard: the HA port of a master, the connection of a slave, and what both mean to requests.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use glommio::{Task, TaskQueueHandle};
+use ringmq_net::body::{Body, KvTable};
+use ringmq_net::client::Client;
+use ringmq_net::code::{request, response};
+use ringmq_net::command::Command;
+use ringmq_replication::gate::SyncGate;
+use ringmq_replication::shell::master::{Master, MasterConfig, PeerState};
+use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, Start, Upstream};
+use ringmq_replication::stock::Timing;
+
+use super::Broker;
+use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
+
+/// One request to the master may take this long (stock 4.9.8).
+pub(super) const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The parts of a shard that know other brokers of its group.
+#[derive(Default)]
+pub(super) struct Ha {
+    master: OnceCell<Rc<Master>>,
+    slave: OnceCell<Rc<Slave>>,
+    /// Where this slave's master is, as the name server told last.
+    heard: RefCell<Heard>,
+}
+
+/// What a name server tells a slave of its master.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Heard {
+    addr: Option<String>,
+    ha_addr: Option<String>,
+}
+
+impl Ha {
+    /// The answer to a registration: of several name servers, the last one that knows a master counts.
+    pub(super) fn hear_of_master(&self, addr: Option<&str>, ha_addr: Option<&str>) {
+        let known = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+        let told = Heard { addr: known(addr), ha_addr: known(ha_addr) };
+        let mut heard = self.heard.borrow_mut();
+        if *heard != told {
+            tracing::info!(
+                master = told.addr,
+                ha = told.ha_addr,
+                "what the name server tells of the master has changed"
+            );
+            *heard = told;
+        }
+    }
+
+    /// The master's address for requests.
+    pub(super) fn master_addr(&self) -> Option<String> {
+        self.heard.borrow().addr.clone()
+    }
+
+    /// Whether as many slaves as wanted are there, and near enough to wait for.
+    pub(super) fn slaves_reach(&self, end: u64) -> bool {
+        self.master.get().is_some_and(|master| master.gate().borrow().reachable(end))
+    }
+
+    /// How far as many slaves as wanted are.
+    pub(super) fn replicated(&self) -> u64 {
+        self.master.get().map_or(0, |master| master.gate().borrow().replicated())
+    }
+
+    pub(super) fn stop(&self) {
+        if let Some(master) = self.master.get() {
+            master.stop();
+        }
+    }
+}
+
+fn timing(config: &HaSection) -> Timing {
+    Timing {
+        heartbeat: Duration::from_millis(config.heartbeat_ms),
+        housekeeping: Duration::from_millis(config.housekeeping_ms),
+    }
+}
+
+impl Broker {
+    /// Whether this broker is a slave: it takes no messages and no changes, and serves reads.
+    pub(super) fn is_slave(&self) -> bool {
+        self.config.role == Role::Slave
+    }
+
+    /// Opens the HA port. A slave has one too, as stock's, so that further slaves can follow it.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn listen_to_slaves(self: &Rc<Self>) -> Result<(), String> {
+        let config = &self.config.ha;
+        let listen = self.config.ha_listen;
+        let master = MasterConfig {
+            listen,
+            timing: timing(config),
+            batch_bytes: usize::try_from(config.batch_bytes).unwrap_or(usize::MAX),
+        };
+        let wanted = usize::try_from(config.in_sync_replicas).unwrap_or(usize::MAX);
+        let gate = SyncGate::new(wanted, config.fall_behind_bytes);
+        let broker = Rc::downgrade(self);
+        let on_acked = move || {
+            if let Some(broker) = Weak::upgrade(&broker)
+                && broker.config.role == Role::SyncMaster
+            {
+                broker.release_acks();
+                broker.flush_replies();
+                broker.progressed.raise();
+            }
+        };
+        let log = self.shard.log().clone();
+        let bound = Master::bind(master, log, self.shard.segment_bytes(), gate, on_acked);
+        let master = bound.map_err(|error| {
+            format!(
+                "cannot listen for slaves at {listen}: {error}; free the port or set broker.listen"
+            )
+        })?;
+        self.acks.set_slaves(Rc::clone(&master));
+        if self.ha.master.set(master).is_err() {
+            return Err("a shard listens for slaves once".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The tasks of a slave.
+    pub(super) fn start_following(
+        self: &Rc<Self>,
+        serving: TaskQueueHandle,
+    ) -> Result<Vec<Task<()>>, glommio::GlommioError<()>> {
+        let config = &self.config.ha;
+        let slave = Slave::new(
+            SlaveConfig {
+                timing: timing(config),
+                start: match config.start {
+                    SlaveStart::Oldest => Start::Oldest,
+                    SlaveStart::Newest => Start::Newest,
+                },
+                ack: match config.ack {
+                    SlaveAck::Write => AckLevel::Write,
+                    SlaveAck::Sync => AckLevel::Sync,
+                },
+            },
+            Rc::clone(&self.shard),
+        );
+        // A second one would be a broker that is started twice.
+        let _ = self.ha.slave.set(Rc::clone(&slave));
+        let upstream = MasterOfBroker(Rc::clone(self));
+        Ok(vec![
+            glommio::spawn_local_into(Rc::clone(&slave).run(upstream), serving)?,
+            glommio::spawn_local_into(slave.dispatch(), serving)?,
+            glommio::spawn_local(Rc::clone(self).follow_metadata()),
+        ])
+    }
+
+    /// What this shard's replication is doing, under keys of GET_BROKER_RUNTIME_INFO.
+    pub(super) fn ha_table(&self) -> BTreeMap<String, String> {
+        let mut table = BTreeMap::new();
+        let mut put = |key: String, value: String| {
+            table.insert(key, value);
+        };
+        put("ringmqHaRole".to_owned(), self.config.role.stock_name().to_owned());
+        if let Some(slave) = self.ha.slave.get() {
+            let ends_at = self.shard.log().appended();
+            put("ringmqHaState".to_owned(), slave.state().to_string());
+            let master = slave.master().map(|addr| addr.to_string());
+            put("ringmqHaMaster".to_owned(), master.unwrap_or_default());
+            put("ringmqHaReported".to_owned(), slave.reported().to_string());
+            put("ringmqHaReceivedBytes".to_owned(), slave.received().to_string());
+            let lag = slave.master_end().saturating_sub(ends_at);
+            put("ringmqHaLagBytes".to_owned(), lag.to_string());
+        }
+        let Some(master) = self.ha.master.get() else { return table };
+        let visible = self.shard.log().visible();
+        put("ringmqHaReplicated".to_owned(), self.ha.replicated().to_string());
+        let peers = master.peers();
+        put("ringmqHaSlaves".to_owned(), peers.len().to_string());
+        for (at, peer) in peers.iter().enumerate() {
+            let state = match peer.state() {
+                PeerState::Waiting => "waiting".to_owned(),
+                PeerState::Streaming => "streaming".to_owned(),
+                PeerState::Refused(why) => format!("refused: {why}"),
+            };
+            put(
+                format!("ringmqHaSlave_{at}"),
+                format!(
+                    "{} state={state} sent={} acked={} lagBytes={} lagMs={} reports={}",
+                    peer.addr(),
+                    peer.sent(),
+                    peer.acked(),
+                    visible.saturating_sub(peer.acked()),
+                    peer.lag(visible).as_millis(),
+                    peer.reports(),
+                ),
+            );
+        }
+        table
+    }
+}
+
+/// How a slave asks for its master.
+struct MasterOfBroker(Rc<Broker>);
+
+impl Upstream for MasterOfBroker {
+    fn ha_addr(&self) -> Option<String> {
+        let broker = &self.0;
+        broker.config.ha_master.clone().or_else(|| broker.ha.heard.borrow().ha_addr.clone())
+    }
+
+    async fn log_range(&self) -> Result<(u64, u64), String> {
+        let addr = self.0.ha.master_addr().ok_or("no name server has told its address")?;
+        let text = |error: ringmq_net::client::ClientError| error.to_string();
+        let client = Client::connect(&addr, MASTER_TIMEOUT).await.map_err(text)?;
+        let asked = Command::request(request::GET_BROKER_RUNTIME_INFO);
+        let answer = client.call(asked, MASTER_TIMEOUT).await.map_err(text)?;
+        if answer.code != response::SUCCESS {
+            return Err(format!("{addr} answered {}", answer.code));
+        }
+        let table = KvTable::from_json(&answer.body).map_err(|error| error.to_string())?.table;
+        let number = |key: &str| {
+            let value = table.get(key).and_then(|value| value.parse::<u64>().ok());
+            value.ok_or_else(|| format!("{addr} does not tell {key}"))
+        };
+        Ok((number("commitLogMinOffset")?, number("commitLogMaxOffset")?))
+    }
+}

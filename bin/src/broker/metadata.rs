@@ -1,0 +1,129 @@
+//! A slave's copy of its master's topics, groups and progress, by RocketMQ's requests and at its pace (stock 4.9.8): topics at the
+//! master's VIP port, the rest at its port, one after the other, each on its own.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
+use ringmq_engine::state::{delay::DelayOffsets, groups, topics};
+use ringmq_net::client::Client;
+use ringmq_net::code::{request, response};
+use ringmq_net::command::Command;
+
+use super::Broker;
+use super::ha::MASTER_TIMEOUT;
+
+/// Before the first round (stock 4.9.8: 3 s), so that the name server has told of the master.
+const FIRST: Duration = Duration::from_millis(500);
+/// The VIP port is the client port less this.
+const VIP_BELOW: u16 = 2;
+
+impl Broker {
+    /// Takes over the master's tables again and again, until the broker stops.
+    pub(super) async fn follow_metadata(self: Rc<Self>) {
+        let period = Duration::from_millis(self.config.ha.metadata_ms);
+        let mut wait = FIRST.min(period);
+        while !self.stopped() {
+            glommio::timer::sleep(wait).await;
+            let Some(addr) = self.ha.master_addr().filter(|addr| *addr != self.config.told) else {
+                wait = FIRST.min(period);
+                continue;
+            };
+            wait = period;
+            self.copy_tables(&addr).await;
+        }
+    }
+
+    async fn copy_tables(&self, addr: &str) {
+        let outcomes = [
+            ("topics", self.copy_topics(addr).await),
+            ("consumer offsets", self.copy_offsets(addr).await),
+            ("delay offsets", self.copy_delay(addr).await),
+            ("consumer groups", self.copy_groups(addr).await),
+        ];
+        for (what, outcome) in outcomes {
+            if let Err(why) = outcome {
+                let why = format!("{what} of {addr}: {why}");
+                self.rare_log.warn("taking over the master's tables, trying on", &why);
+            }
+        }
+    }
+
+    async fn copy_topics(&self, addr: &str) -> Result<(), String> {
+        let vip = vip_of(addr).ok_or("its address has no port")?;
+        let body = ask(&vip, request::GET_ALL_TOPIC_CONFIG).await?;
+        let table = topics::parse_file(&body).map_err(|error| error.to_string())?;
+        if table.data_version == self.topics.borrow().version() {
+            return Ok(());
+        }
+        let gone = self.topics.borrow_mut().replace(&table);
+        for topic in gone {
+            tracing::info!(
+                topic = topic.name(),
+                "the topic is gone from the master, and from here"
+            );
+            if let Err(error) = self.shard.remove_topic(topic.name()).await {
+                self.rare_log.error("removing a topic's queues", &error);
+            }
+        }
+        self.save_topics();
+        self.registrations.register_soon();
+        Ok(())
+    }
+
+    async fn copy_offsets(&self, addr: &str) -> Result<(), String> {
+        let body = ask(addr, request::GET_ALL_CONSUMER_OFFSET).await?;
+        let table =
+            OffsetTable::from_json(&body, ENTRIES_MAX).map_err(|error| error.to_string())?;
+        self.offsets.borrow_mut().merge(&table).map_err(|error| error.to_string())
+    }
+
+    /// To the file alone: it counts once this broker is a master.
+    async fn copy_delay(&self, addr: &str) -> Result<(), String> {
+        let body = ask(addr, request::GET_ALL_DELAY_OFFSET).await?;
+        let offsets = DelayOffsets::from_json(&body).map_err(|error| error.to_string())?;
+        self.saver.save(&self.paths.delay, offsets.to_file());
+        *self.delay_offsets.borrow_mut() = offsets;
+        Ok(())
+    }
+
+    async fn copy_groups(&self, addr: &str) -> Result<(), String> {
+        let body = ask(addr, request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG).await?;
+        let table = groups::parse_file(&body).map_err(|error| error.to_string())?;
+        if table.data_version != self.groups.borrow().version() {
+            self.groups.borrow_mut().replace(table);
+            self.save_groups();
+        }
+        Ok(())
+    }
+}
+
+async fn ask(addr: &str, code: i32) -> Result<Vec<u8>, String> {
+    let client = Client::connect(addr, MASTER_TIMEOUT).await.map_err(|error| error.to_string())?;
+    let answer = client.call(Command::request(code), MASTER_TIMEOUT).await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    if answer.code != response::SUCCESS {
+        return Err(format!("answered {}: {}", answer.code, answer.remark.unwrap_or_default()));
+    }
+    Ok(answer.body.to_vec())
+}
+
+/// The VIP address of a broker.
+fn vip_of(addr: &str) -> Option<String> {
+    let (host, port) = addr.rsplit_once(':')?;
+    let port = port.parse::<u16>().ok()?.checked_sub(VIP_BELOW)?;
+    Some(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vip_of;
+
+    #[test]
+    fn topics_are_asked_for_two_ports_below() {
+        assert_eq!(vip_of("10.0.0.1:10911").as_deref(), Some("10.0.0.1:10909"));
+        assert_eq!(vip_of("[::1]:10931").as_deref(), Some("[::1]:10929"));
+        assert_eq!(vip_of("nowhere"), None);
+        assert_eq!(vip_of("host:1"), None);
+    }
+}

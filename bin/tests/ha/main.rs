@@ -1,0 +1,44 @@
+//! Masters and slaves as running programs: what a slave has, what a synchronous master promises, and what is left when either dies.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod kill;
+mod late;
+mod stream;
+mod sync;
+
+use std::sync::Arc;
+
+use support::journal::Journal;
+use support::load::{Load, LoadSpec};
+use support::{Broker, Options, TempDir};
+
+const TOPIC: &str = "Replicated";
+const QUEUES: u32 = 4;
+
+/// A load of some hundred messages a second on every shard.
+fn spec() -> LoadSpec {
+    LoadSpec { topic: TOPIC.to_owned(), queues: QUEUES, conns: 2, window: 16, rate_max: 6_000 }
+}
+
+/// Segments that a test fills in no time.
+fn small_segments() -> Options {
+    Options {
+        segment_bytes: 1 << 20,
+        config: "[limits]\nmessage_bytes = 524288\n".to_owned(),
+        ..Options::default()
+    }
+}
+
+fn journal(dir: &TempDir) -> Arc<Journal> {
+    Journal::create(&dir.path().join("journal"))
+}
+
+/// Sends until so many more messages are acknowledged.
+fn send(broker: &Broker, journal: &Arc<Journal>, count: u64) {
+    let before = journal.count();
+    let load = Load::start(&broker.addresses(), &spec(), journal);
+    journal.await_count(before + count);
+    load.stop();
+}

@@ -1,0 +1,92 @@
+//! A slave follows its master: bytes, messages, topics, groups, progress; and serves reads.
+
+use std::time::Duration;
+
+use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_text};
+use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
+use crate::support::{Options, tempdir};
+use crate::{QUEUES, TOPIC, journal, send, small_segments};
+
+#[test]
+fn a_slave_has_every_byte_of_each_shard_and_serves_it_when_its_master_is_gone() {
+    let dir = tempdir("ha-stream");
+    let journal = journal(&dir);
+    let options = Options { shards: 2, ..small_segments() };
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, options);
+    pair.master.create_topic(TOPIC, QUEUES);
+    send(&pair.master, &journal, 6_000);
+    pair.await_caught_up();
+    assert!(pair.compare_logs() > 4 << 20, "some segments on each shard");
+    for shard in 0..2 {
+        await_text(pair.slave.address(shard), "ringmqHaState", |state| state == "following");
+        await_text(pair.master.address(shard), "ringmqHaSlaves", |slaves| slaves == "1");
+    }
+    // Either side starts again, and the other goes on.
+    pair.slave.terminate(Duration::from_secs(20));
+    send(&pair.master, &journal, 1_000);
+    pair.slave.start();
+    pair.await_caught_up();
+    pair.master.terminate(Duration::from_secs(20));
+    pair.master.start();
+    send(&pair.master, &journal, 1_000);
+    pair.await_caught_up();
+    pair.compare_logs();
+    await_topic(&pair);
+    pair.master.sigkill();
+    let found = assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal);
+    assert!(found >= 8_000, "{found}");
+}
+
+/// The slave knows the topic.
+fn await_topic(pair: &Pair) {
+    for shard in 0..pair.slave.shards() {
+        let known = eventually(CAUGHT_UP_MAX, || {
+            let mut conn = Conn::open(pair.slave.address(shard)).ok()?;
+            let reply = conn.call(code::GET_ALL_TOPIC_CONFIG, &[], &[]).ok()?;
+            String::from_utf8_lossy(&reply.body).contains(TOPIC).then_some(())
+        });
+        assert!(known.is_some(), "{TOPIC} does not reach the slave's shard {shard}");
+    }
+}
+
+fn call(pair: &Pair, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Reply {
+    let mut conn = Conn::open(pair.slave.address(0)).expect("a connection");
+    conn.call(code, ext, body).expect("a reply")
+}
+
+#[test]
+fn a_slave_refuses_messages_and_changes_and_takes_over_progress_and_groups() {
+    let dir = tempdir("ha-metadata");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    await_topic(&pair);
+    let sent =
+        call(&pair, code::SEND_MESSAGE_V2, &send_ext("g", TOPIC, "0", "", false), b"to a slave");
+    assert_eq!(sent.code, 14, "{sent:?}");
+    let topic = [("topic", "Another"), ("defaultTopic", "TBW102"), ("readQueueNums", "1")];
+    let made = call(&pair, code::UPDATE_AND_CREATE_TOPIC, &topic, &[]);
+    assert_eq!(made.code, 1, "{made:?}");
+    assert!(made.remark.as_deref().unwrap_or("").contains("slave broker"), "{made:?}");
+    // Progress and a group made at the master.
+    let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+    let progress =
+        [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "1"), ("commitOffset", "7")];
+    assert_eq!(conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply").code, 0);
+    let group =
+        br#"{"groupName":"writers","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":3}"#;
+    let made = conn.call(code::UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, &[], group);
+    assert_eq!(made.expect("a reply").code, 0);
+    let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "1")];
+    let reached = eventually(CAUGHT_UP_MAX, || {
+        let progress = call(&pair, code::QUERY_CONSUMER_OFFSET, &asked, &[]);
+        let groups = call(&pair, code::GET_ALL_SUBSCRIPTION_GROUP_CONFIG, &[], &[]);
+        let known = String::from_utf8_lossy(&groups.body).contains("writers");
+        (progress.code == 0 && progress.number("offset") == 7 && known).then_some(())
+    });
+    assert!(reached.is_some(), "progress and groups do not reach the slave");
+    // They are there after a restart without the master.
+    pair.slave.terminate(Duration::from_secs(20));
+    pair.master.terminate(Duration::from_secs(20));
+    pair.slave.start();
+    assert_eq!(call(&pair, code::QUERY_CONSUMER_OFFSET, &asked, &[]).number("offset"), 7);
+}
