@@ -33,6 +33,20 @@ def crc(body):
     return "%08x" % zlib.crc32(body)
 
 
+def patiently(send, *args):
+    """A send as this client's users must do it. The client only *tries* the lock around its connections and its routes: while another of its
+    own threads (the heartbeat, the route's refresh) opens a connection, a send fails three times within a millisecond, before a byte of it
+    has left, with "No route info". Should a message have left after all, its second copy fails the test."""
+    for _ in range(50):
+        try:
+            return send(*args)
+        except Exception as e:  # each kind of send has an exception of its own
+            if "No route info" not in str(e):
+                raise
+            time.sleep(0.1)
+    return send(*args)
+
+
 class Scenario:
     def __init__(self, namesrv, prefix, name):
         self.namesrv, self.name = namesrv, name
@@ -64,6 +78,8 @@ class Scenario:
         if self._producer is None:
             self._producer = Producer(self.group + "_p", timeout=10000)
             self._producer.set_namesrv_addr(self.namesrv)
+            # Else all producers of the process would share one set of connections, and with it the lock that `patiently` tells of.
+            ffi_check(dll.SetProducerInstanceName(self._producer._handle, (self.group + "_p").encode()))
             self._producer.start()
             self.closers.append(self._producer.shutdown)
         return self._producer
@@ -75,7 +91,7 @@ class Scenario:
 
     def send(self, how, seq, tag=None):
         m, sum_ = self.message(seq, tag)
-        result = self.producer().send_sync(m)
+        result = patiently(self.producer().send_sync, m)
         self.sent(how, seq, sum_, result, tag, result.offset)
 
     def add(self, who, m):
@@ -144,7 +160,7 @@ def send(s):
         event(s=s.name, e="sent", how="oneway", topic=s.topic, seq=seq, crc=sum_, tags="TagC")
     for seq in range(60, 100):
         m, sum_ = s.message(seq, "TagE")
-        result = p.send_orderly(m, seq % 4)
+        result = patiently(p.send_orderly, m, seq % 4)
         s.sent("ordered", seq, sum_, result, "TagE", result.offset)
     s.wait_for(100)
     time.sleep(QUIET_S)
@@ -154,7 +170,7 @@ def orderly(s):
     s.push("c1", orderly=True)
     for seq in range(100):
         m, sum_ = s.message(seq, "TagA")
-        result = s.producer().send_orderly(m, seq % 4)
+        result = patiently(s.producer().send_orderly, m, seq % 4)
         s.sent("ordered", seq, sum_, result, "TagA", result.offset)
     s.wait_for(100)
     time.sleep(QUIET_S)
@@ -183,7 +199,7 @@ def delay(s):
     for seq in range(10):
         m, sum_ = s.message(seq, "TagA")
         m.set_delay_time_level(1 + seq % 2)
-        s.sent("delay", seq, sum_, s.producer().send_sync(m), "TagA")
+        s.sent("delay", seq, sum_, patiently(s.producer().send_sync, m), "TagA")
     s.wait_for(10)
     time.sleep(QUIET_S)
 
