@@ -1,12 +1,12 @@
 //! High availability of one shard: the HA port of a master, the connection of a slave, and what both mean to requests.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use glommio::{Task, TaskQueueHandle};
-use ringmq_net::body::{Body, KvTable};
+use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::client::Client;
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
@@ -28,6 +28,8 @@ pub(super) struct Ha {
     slave: OnceCell<Rc<Slave>>,
     /// Where this slave's master is, as the name server told last.
     heard: RefCell<Heard>,
+    /// The version of the master's topics that this slave has taken over.
+    pub(super) topics_taken: Cell<Option<DataVersion>>,
 }
 
 /// What a name server tells a slave of its master.

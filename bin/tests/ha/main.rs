@@ -5,6 +5,7 @@ mod support;
 
 mod kill;
 mod late;
+mod stock;
 mod stream;
 mod sync;
 

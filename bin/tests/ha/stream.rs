@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_text};
 use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
-use crate::support::{Options, tempdir};
+use crate::support::{Broker, Options, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments};
 
 #[test]
@@ -37,11 +37,15 @@ fn a_slave_has_every_byte_of_each_shard_and_serves_it_when_its_master_is_gone() 
     assert!(found >= 8_000, "{found}");
 }
 
-/// The slave knows the topic.
 fn await_topic(pair: &Pair) {
-    for shard in 0..pair.slave.shards() {
+    await_topic_at(&pair.slave);
+}
+
+/// The slave knows the topic.
+pub(crate) fn await_topic_at(slave: &Broker) {
+    for shard in 0..slave.shards() {
         let known = eventually(CAUGHT_UP_MAX, || {
-            let mut conn = Conn::open(pair.slave.address(shard)).ok()?;
+            let mut conn = Conn::open(slave.address(shard)).ok()?;
             let reply = conn.call(code::GET_ALL_TOPIC_CONFIG, &[], &[]).ok()?;
             String::from_utf8_lossy(&reply.body).contains(TOPIC).then_some(())
         });
