@@ -31,6 +31,7 @@ pub mod code;
 pub mod command;
 pub mod frame;
 pub mod ha_frame;
+pub mod ha_term_frame;
 pub mod header;
 pub mod headers;
 pub mod json;

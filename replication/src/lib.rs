@@ -1,8 +1,9 @@
 //! High availability: how a shard's log comes to its slaves.
 //!
 //! [`stock`] and [`gate`] decide: they take reports, offsets and a clock, and return what to do; they know no socket, no file and no
-//! executor. [`shell`] moves bytes between them, the log and the connections.
+//! executor, nor does [`terms`], the list of who wrote which part of a log. [`shell`] moves bytes between them, the log and the connections.
 
 pub mod gate;
 pub mod shell;
 pub mod stock;
+pub mod terms;
