@@ -40,10 +40,14 @@ struct Heard {
 }
 
 impl Ha {
-    /// The answer to a registration: of several name servers, the last one that knows a master counts.
+    /// The answer to a registration: of several name servers, the last one that knows a master counts. One that knows none, because it
+    /// was started later or because the master is gone, changes nothing: where the master was is where it comes back.
     pub(super) fn hear_of_master(&self, addr: Option<&str>, ha_addr: Option<&str>) {
         let known = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
         let told = Heard { addr: known(addr), ha_addr: known(ha_addr) };
+        if told.addr.is_none() {
+            return;
+        }
         let mut heard = self.heard.borrow_mut();
         if *heard != told {
             tracing::info!(
@@ -227,5 +231,22 @@ impl Upstream for MasterOfBroker {
             value.ok_or_else(|| format!("{addr} does not tell {key}"))
         };
         Ok((number("commitLogMinOffset")?, number("commitLogMaxOffset")?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_server_that_knows_no_master_hides_none_that_another_one_knows() {
+        let ha = Ha::default();
+        ha.hear_of_master(None, None);
+        assert_eq!(ha.master_addr(), None);
+        ha.hear_of_master(Some("10.0.0.1:10911"), Some("10.0.0.1:10912"));
+        ha.hear_of_master(Some(""), None);
+        assert_eq!(ha.master_addr().as_deref(), Some("10.0.0.1:10911"));
+        ha.hear_of_master(Some("10.0.0.2:10911"), Some("10.0.0.2:10912"));
+        assert_eq!(ha.master_addr().as_deref(), Some("10.0.0.2:10911"));
     }
 }

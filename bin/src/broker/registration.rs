@@ -26,6 +26,8 @@ use super::{Broker, PERM_READ_WRITE};
 
 /// Between registrations when nothing changes (stock 4.9.8).
 const PERIOD: Duration = Duration::from_secs(30);
+/// The same for a slave that knows no master yet: the answer to a registration tells it.
+const PERIOD_WITHOUT_MASTER: Duration = Duration::from_secs(1);
 /// One registration may take this long (stock 4.9.8).
 const TIMEOUT: Duration = Duration::from_secs(6);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -140,8 +142,11 @@ impl Broker {
                     }
                     true
                 };
-                let in_time = async { !server.wake.wait_at_most(PERIOD).await };
-                whole = lost.or(in_time).await;
+                let lonely = self.is_slave() && self.ha.master_addr().is_none();
+                let period = if lonely { PERIOD_WITHOUT_MASTER } else { PERIOD };
+                let in_time = async { !server.wake.wait_at_most(period).await };
+                // Who only asks for the master has said it all; a new connection gets the table in any case.
+                whole = lost.or(in_time).await && !lonely;
             } else {
                 server.client.borrow_mut().take();
                 server.wake.wait_at_most(retry).await;

@@ -52,7 +52,9 @@ fn the_readme_holds_only_commands_that_a_test_executes() {
             Some(args) => ["standalone", "check", "send", "tail", "namesrv", "broker"]
                 .contains(&args[0].as_str()),
             None => {
+                // The deployments are run by bin/tests/ha/deployments.rs.
                 command == "cargo test --workspace"
+                    || command.starts_with("cargo build --release --bin ringmq && examples/start ")
                     || command.starts_with("mvn -q -f examples/java ")
             }
         };

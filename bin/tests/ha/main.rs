@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod deployments;
 mod kill;
 mod late;
 mod stock;

@@ -1,5 +1,6 @@
 //! A slave follows its master: bytes, messages, topics, groups, progress; and serves reads.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_text};
@@ -44,13 +45,18 @@ fn await_topic(pair: &Pair) {
 /// The slave knows the topic.
 pub(crate) fn await_topic_at(slave: &Broker) {
     for shard in 0..slave.shards() {
-        let known = eventually(CAUGHT_UP_MAX, || {
-            let mut conn = Conn::open(slave.address(shard)).ok()?;
-            let reply = conn.call(code::GET_ALL_TOPIC_CONFIG, &[], &[]).ok()?;
-            String::from_utf8_lossy(&reply.body).contains(TOPIC).then_some(())
-        });
-        assert!(known.is_some(), "{TOPIC} does not reach the slave's shard {shard}");
+        await_topic_on(slave.address(shard));
     }
+}
+
+/// One shard knows the topic.
+pub(crate) fn await_topic_on(slave: SocketAddr) {
+    let known = eventually(CAUGHT_UP_MAX, || {
+        let mut conn = Conn::open(slave).ok()?;
+        let reply = conn.call(code::GET_ALL_TOPIC_CONFIG, &[], &[]).ok()?;
+        String::from_utf8_lossy(&reply.body).contains(TOPIC).then_some(())
+    });
+    assert!(known.is_some(), "{TOPIC} does not reach the slave at {slave}");
 }
 
 fn call(pair: &Pair, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Reply {

@@ -1,5 +1,7 @@
 //! What a synchronous master answers.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::support::ha::{Pair, assert_has_acknowledged, await_text};
@@ -34,6 +36,16 @@ fn a_synchronous_master_says_who_holds_a_message() {
     // Who does not wait hears of success.
     let (reply, _) = send_one(&mut conn, "WAIT\u{1}false");
     assert_eq!(reply.code, 0, "{reply:?}");
+    // A peer that claims more than there is counts as no slave, and is not waited for.
+    let mut ha_port = pair.master.address(0);
+    ha_port.set_port(ha_port.port() + 1);
+    let mut forger = TcpStream::connect(ha_port).expect("a connection to the HA port");
+    forger.write_all(&i64::MAX.to_be_bytes()).expect("a report");
+    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("state=refused"));
+    let (reply, _) = send_one(&mut conn, "");
+    assert_eq!((reply.code, reply.ext("ackReplicas")), (11, Some("0")), "{reply:?}");
+    drop(forger);
+    await_text(pair.master.address(0), "ringmqHaSlaves", |slaves| slaves == "0");
     pair.slave.start();
     pair.await_caught_up();
     await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("lagBytes=0"));

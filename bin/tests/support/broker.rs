@@ -343,22 +343,7 @@ impl Broker {
     /// Makes a topic with `queues` queues on each shard and waits until the name server's route has it there.
     pub fn create_topic(&self, topic: &str, queues: u32) {
         for address in self.addresses() {
-            let mut conn = Conn::open(address).expect("a connection to the broker");
-            let queues = queues.to_string();
-            let ext = [
-                ("topic", topic),
-                ("defaultTopic", "TBW102"),
-                ("readQueueNums", &queues),
-                ("writeQueueNums", &queues),
-                ("perm", "6"),
-                ("topicFilterType", "SINGLE_TAG"),
-                ("topicSysFlag", "0"),
-                ("order", "false"),
-            ];
-            let reply = conn
-                .call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])
-                .expect("a reply to the topic's creation");
-            assert_eq!(reply.code, 0, "creating {topic} at {address}: {:?}", reply.remark);
+            create_topic_at(address, topic, queues);
         }
         let names: Vec<String> =
             (0..self.shards()).map(|k| format!("\"{}\"", self.shard_name(k))).collect();
@@ -372,8 +357,28 @@ impl Broker {
     }
 }
 
+/// Makes a topic on one shard, readable and writable.
+pub fn create_topic_at(address: SocketAddr, topic: &str, queues: u32) {
+    let mut conn = Conn::open(address).expect("a connection to the broker");
+    let queues = queues.to_string();
+    let ext = [
+        ("topic", topic),
+        ("defaultTopic", "TBW102"),
+        ("readQueueNums", &queues),
+        ("writeQueueNums", &queues),
+        ("perm", "6"),
+        ("topicFilterType", "SINGLE_TAG"),
+        ("topicSysFlag", "0"),
+        ("order", "false"),
+    ];
+    let reply = conn
+        .call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])
+        .expect("a reply to the topic's creation");
+    assert_eq!(reply.code, 0, "creating {topic} at {address}: {:?}", reply.remark);
+}
+
 /// The program of this build, or the one that `RINGMQ_TEST_PROGRAM` names: another build, for measuring before and after.
-fn ringmq() -> Command {
+pub fn ringmq() -> Command {
     let other = std::env::var_os("RINGMQ_TEST_PROGRAM");
     let mut c = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ringmq").into()));
     c.env_remove("NAMESRV_ADDR");

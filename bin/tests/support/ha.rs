@@ -144,16 +144,26 @@ pub fn assert_has_acknowledged(
     queues: u32,
     journal: &Journal,
 ) -> usize {
-    let acked = journal.acked();
     for shard in 0..broker.shards() {
-        let found: BTreeMap<_, _> = checker::read_all(broker.address(shard), topic, queues)
-            .into_iter()
-            .map(|message| ((message.queue, message.offset), identity(&message.body)))
-            .collect();
-        for acked in acked.iter().filter(|acked| acked.shard == shard && acked.waits) {
-            let place = (acked.queue, acked.offset);
-            assert_eq!(found.get(&place), Some(&Some(acked.id)), "{acked:?} is not at {place:?}");
-        }
+        assert_shard_has(broker.address(shard), shard, topic, queues, journal);
     }
-    acked.len()
+    journal.acked().len()
+}
+
+/// Every message that the journal has of `shard` is at `address`, where it was acknowledged.
+pub fn assert_shard_has(
+    address: SocketAddr,
+    shard: u16,
+    topic: &str,
+    queues: u32,
+    journal: &Journal,
+) {
+    let found: BTreeMap<_, _> = checker::read_all(address, topic, queues)
+        .into_iter()
+        .map(|message| ((message.queue, message.offset), identity(&message.body)))
+        .collect();
+    for acked in journal.acked().iter().filter(|acked| acked.shard == shard && acked.waits) {
+        let place = (acked.queue, acked.offset);
+        assert_eq!(found.get(&place), Some(&Some(acked.id)), "{acked:?} is not at {place:?}");
+    }
 }

@@ -279,7 +279,7 @@ impl Master {
                     Ok(None) => {}
                     Err(LogError::OutOfRange { min, .. }) if next < min => {
                         let why = Refused::Behind { slave: next, min };
-                        refuse(peer, &mut refused, why);
+                        self.refuse(peer, &mut refused, why);
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -316,7 +316,7 @@ impl Master {
                     if refused.is_none()
                         && let Err(why) = self.reported(&mut side, peer, offset)
                     {
-                        refuse(peer, &mut refused, why);
+                        self.refuse(peer, &mut refused, why);
                     }
                 }
                 Woke::Sent => glommio::executor().yield_if_needed().await,
@@ -349,11 +349,13 @@ impl Master {
         }
         Ok(())
     }
-}
 
-/// From here on the slave gets nothing and acknowledges nothing.
-fn refuse(peer: &Peer, refused: &mut Option<(Instant, Refused)>, why: Refused) {
-    tracing::error!(slave = %peer.addr, "a slave gets nothing: {why}");
-    *peer.state.borrow_mut() = PeerState::Refused(why.to_string());
-    *refused = Some((Instant::now(), why));
+    /// From here on the slave gets nothing, acknowledges nothing, and is waited for by nobody.
+    fn refuse(&self, peer: &Peer, refused: &mut Option<(Instant, Refused)>, why: Refused) {
+        tracing::error!(slave = %peer.addr, "a slave gets nothing: {why}");
+        *peer.state.borrow_mut() = PeerState::Refused(why.to_string());
+        *refused = Some((Instant::now(), why));
+        self.gate.borrow_mut().leave(peer.id);
+        (self.on_acked)();
+    }
 }
