@@ -6,6 +6,7 @@ mod support;
 mod deployments;
 mod kill;
 mod late;
+mod promote;
 mod stock;
 mod stream;
 mod sync;

@@ -13,7 +13,7 @@ use crate::{QUEUES, TOPIC, journal, send, small_segments};
 const STOCK: [&str; 3] =
     ["registerNameServerPeriod=10000", "haSendHeartbeatInterval=1000", "slaveReadEnable=false"];
 
-fn stock(role: &str, id: u32) -> Options {
+pub(crate) fn stock(role: &str, id: u32) -> Options {
     let mut options = small_segments();
     options.stock = STOCK.iter().map(|line| (*line).to_owned()).collect();
     options.stock.push(format!("brokerRole={role}"));
@@ -21,14 +21,14 @@ fn stock(role: &str, id: u32) -> Options {
     options
 }
 
-fn ringmq(args: &[&str]) -> Options {
+pub(crate) fn ringmq(args: &[&str]) -> Options {
     let mut options = small_segments();
     options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
     options.config = format!("[ha]\n{QUICK}{}", options.config);
     options
 }
 
-fn have_stock() -> bool {
+pub(crate) fn have_stock() -> bool {
     let tools = ["java", "mvn"].iter().all(|tool| have(tool, "stock brokers"));
     if tools {
         peers::fetch("stock-4.9.7");
@@ -36,7 +36,7 @@ fn have_stock() -> bool {
     tools
 }
 
-fn broker(target: Target, dir: &Path, options: Options, namesrv: &NameServer) -> Broker {
+pub(crate) fn broker(target: Target, dir: &Path, options: Options, namesrv: &NameServer) -> Broker {
     Broker::new(target, dir, options, Some(namesrv.address))
 }
 

@@ -1,0 +1,112 @@
+//! A slave becomes the master by hand, as `docs/replication.md` has it; from a stock broker to RingMQ and back as well.
+
+use std::time::Duration;
+
+use crate::support::broker::NameServer;
+use crate::support::ha::{
+    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs, number,
+};
+use crate::support::{Broker, Target, tempdir};
+use crate::{QUEUES, TOPIC, journal, send, small_segments, stock, stream};
+
+const STOP_MAX: Duration = Duration::from_secs(30);
+const MASTER: [&str; 2] = ["--role", "async-master"];
+const SLAVE: [&str; 4] = ["--role", "slave", "--broker-id", "1"];
+
+fn role(broker: &mut Broker, args: &[&str]) {
+    broker.options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+}
+
+#[test]
+fn a_slave_that_is_made_master_goes_on_where_the_log_ends_and_the_old_master_joins_it() {
+    let dir = tempdir("ha-promote");
+    let journal = journal(&dir);
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, small_segments());
+    pair.master.create_topic(TOPIC, QUEUES);
+    send(&pair.master, &journal, 2_000);
+    pair.await_caught_up();
+    stream::await_topic_at(&pair.slave);
+    pair.master.sigkill();
+    pair.slave.terminate(STOP_MAX);
+    role(&mut pair.slave, &MASTER);
+    pair.slave.start();
+    send(&pair.slave, &journal, 1_000);
+    // Reading finds that queue offsets are dense.
+    assert!(assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal) >= 3_000);
+    std::fs::rename(pair.master.store_dir(), pair.master.dir.join("set-aside"))
+        .expect("the old master's store moves away");
+    role(&mut pair.master, &SLAVE);
+    pair.master.start();
+    await_caught_up(pair.slave.address(0), pair.master.address(0));
+    assert!(compare_logs(&pair.slave.store_dir(), &pair.master.store_dir()) > 2 << 20);
+    stream::await_topic_at(&pair.master);
+    assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
+}
+
+#[test]
+fn an_old_master_that_is_ahead_of_the_new_one_is_refused_by_name() {
+    let dir = tempdir("ha-ahead");
+    let journal = journal(&dir);
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, small_segments());
+    pair.master.create_topic(TOPIC, QUEUES);
+    send(&pair.master, &journal, 1_000);
+    pair.await_caught_up();
+    stream::await_topic_at(&pair.slave);
+    pair.slave.terminate(STOP_MAX);
+    // What the old master takes now, the new one never sees.
+    send(&pair.master, &journal, 500);
+    let ahead = number(pair.master.address(0), "commitLogMaxOffset").expect("its end");
+    pair.master.terminate(STOP_MAX);
+    role(&mut pair.slave, &MASTER);
+    pair.slave.start();
+    role(&mut pair.master, &SLAVE);
+    pair.master.start();
+    await_text(pair.slave.address(0), "ringmqHaSlave_0", |peer| {
+        peer.contains("state=refused") && peer.contains(&format!("ends at {ahead}"))
+    });
+    assert_eq!(number(pair.master.address(0), "commitLogMaxOffset"), Some(ahead), "nothing is cut");
+}
+
+#[test]
+fn a_group_moves_from_a_stock_broker_to_ringmq_and_back_without_losing_a_message() {
+    if !stock::have_stock() {
+        return;
+    }
+    let dir = tempdir("ha-migrate");
+    let journal = journal(&dir);
+    let namesrv = NameServer::start(Target::RingMq, &dir.sub("namesrv"));
+    let mut old = stock::broker(
+        Target::Stock497,
+        &dir.sub("stock"),
+        stock::stock("ASYNC_MASTER", 0),
+        &namesrv,
+    );
+    old.start();
+    old.create_topic(TOPIC, QUEUES);
+    send(&old, &journal, 2_000);
+    let mut new =
+        stock::broker(Target::RingMq, &dir.sub("ringmq"), stock::ringmq(&SLAVE), &namesrv);
+    new.start();
+    await_caught_up(old.address(0), new.address(0));
+    stream::await_topic_at(&new);
+    // The switch: producers get no answer meanwhile, and try again.
+    old.terminate(STOP_MAX);
+    new.terminate(STOP_MAX);
+    role(&mut new, &MASTER);
+    new.start();
+    send(&new, &journal, 1_000);
+    assert!(assert_has_acknowledged(&new, TOPIC, QUEUES, &journal) >= 3_000);
+    // And back: the stock broker's store is as long as the log was at the switch, and goes on from there.
+    old.options = stock::stock("SLAVE", 1);
+    old.start();
+    let follows = |peer: &str| peer.contains("state=streaming") && peer.contains("lagBytes=0");
+    await_text(new.address(0), "ringmqHaSlave_0", follows);
+    await_caught_up(new.address(0), old.address(0));
+    new.terminate(STOP_MAX);
+    old.terminate(STOP_MAX);
+    assert!(compare_logs(&new.store_dir(), &old.store_dir()) > 2 << 20);
+    old.options = stock::stock("ASYNC_MASTER", 0);
+    old.start();
+    send(&old, &journal, 500);
+    assert!(assert_has_acknowledged(&old, TOPIC, QUEUES, &journal) >= 3_500);
+}
