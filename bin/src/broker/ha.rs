@@ -12,7 +12,7 @@ use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 use ringmq_replication::gate::SyncGate;
 use ringmq_replication::shell::master::{Master, MasterConfig, PeerState};
-use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, Start, Upstream};
+use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, SlaveState, Start, Upstream};
 use ringmq_replication::stock::Timing;
 
 use super::Broker;
@@ -72,6 +72,11 @@ impl Ha {
     /// How far as many slaves as wanted are.
     pub(super) fn replicated(&self) -> u64 {
         self.master.get().map_or(0, |master| master.gate().borrow().replicated())
+    }
+
+    /// Whether this slave's log agrees with its master's, as far as the master sends it something.
+    pub(super) fn is_following(&self) -> bool {
+        self.slave.get().is_some_and(|slave| slave.state() == SlaveState::Following)
     }
 
     pub(super) fn stop(&self) {

@@ -19,13 +19,15 @@ const FIRST: Duration = Duration::from_millis(500);
 const VIP_BELOW: u16 = 2;
 
 impl Broker {
-    /// Takes over the master's tables again and again, until the broker stops.
+    /// Takes over the master's tables again and again, until the broker stops. Of a master whose log is followed, and of no other: one
+    /// that came back without its disk has no topics either, and taking over that would remove the queues of the last copy there is.
     pub(super) async fn follow_metadata(self: Rc<Self>) {
         let period = Duration::from_millis(self.config.ha.metadata_ms);
         let mut wait = FIRST.min(period);
         while !self.stopped() {
             glommio::timer::sleep(wait).await;
-            let Some(addr) = self.ha.master_addr().filter(|addr| *addr != self.config.told) else {
+            let master = self.ha.master_addr().filter(|addr| *addr != self.config.told);
+            let Some(addr) = master.filter(|_| self.ha.is_following()) else {
                 wait = FIRST.min(period);
                 continue;
             };

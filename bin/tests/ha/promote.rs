@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::support::broker::NameServer;
 use crate::support::ha::{
-    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs, number,
+    CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
+    number, runtime,
 };
+use crate::support::wire::{Conn, code, eventually, send_ext};
 use crate::support::{Broker, Target, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments, stock, stream};
 
@@ -65,6 +67,38 @@ fn an_old_master_that_is_ahead_of_the_new_one_is_refused_by_name() {
         peer.contains("state=refused") && peer.contains(&format!("ends at {ahead}"))
     });
     assert_eq!(number(pair.master.address(0), "commitLogMaxOffset"), Some(ahead), "nothing is cut");
+}
+
+#[test]
+fn a_master_that_lost_its_disk_takes_nothing_from_its_slave() {
+    let dir = tempdir("ha-wiped");
+    let journal = journal(&dir);
+    let mut pair = Pair::start(dir.path(), "sync-master", QUICK, small_segments());
+    pair.master.create_topic(TOPIC, QUEUES);
+    pair.await_caught_up();
+    stream::await_topic_at(&pair.slave);
+    send(&pair.master, &journal, 1_000);
+    pair.master.sigkill();
+    std::fs::remove_dir_all(pair.master.store_dir()).expect("the disk is gone");
+    pair.master.start();
+    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| {
+        peer.contains("state=refused") && peer.contains("behind this master's end")
+    });
+    // Refused for seconds, while it would take over the master's tables three times in each.
+    let peer = || runtime(pair.master.address(0)).get("ringmqHaSlave_0").cloned();
+    let port = |peer: &str| peer.split(' ').next().map(str::to_owned);
+    let first = peer().as_deref().and_then(port);
+    let again = eventually(CAUGHT_UP_MAX, || {
+        peer().as_deref().and_then(port).filter(|now| Some(now) != first.as_ref())
+    });
+    assert!(again.is_some(), "the refused slave does not come back");
+    assert!(assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal) >= 1_000);
+    // And it acknowledges nothing that only the master has.
+    pair.master.create_topic("Another", 1);
+    let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+    let sent =
+        conn.call(code::SEND_MESSAGE_V2, &send_ext("g", "Another", "0", "", false), b"alone");
+    assert_eq!(sent.expect("a reply").code, 11);
 }
 
 #[test]
