@@ -11,6 +11,13 @@ pub struct Timing {
     pub housekeeping: Duration,
 }
 
+impl Timing {
+    /// How often either side looks whether one of the two is due.
+    pub fn tick(&self) -> Duration {
+        self.heartbeat.min(self.housekeeping) / 4
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Timing { heartbeat: Duration::from_secs(5), housekeeping: Duration::from_secs(20) }

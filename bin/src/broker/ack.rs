@@ -204,9 +204,7 @@ impl Acks {
                 self.unsaved.borrow_mut().push((ack, level));
                 continue;
             }
-            self.answer(&ack, code, None, level);
-            took(us_between(ack.received_us, now_us), 1);
-            self.note_slow(ack, now_us, code, level);
+            self.answer_alone(ack, code, None, level, now_us, &mut took);
         }
     }
 
@@ -272,9 +270,7 @@ impl Acks {
                     Some(format!("the message is stored, its new topic not saved yet: {why}")),
                 ),
             };
-            self.answer(&ack, code, why.as_deref(), level);
-            took(us_between(ack.received_us, now_us), 1);
-            self.note_slow(ack, now_us, code, level);
+            self.answer_alone(ack, code, why.as_deref(), level, now_us, &mut took);
         }
         let answered = before - pending.len();
         *self.unsaved.borrow_mut() = pending;
@@ -300,9 +296,7 @@ impl Acks {
             } else {
                 response::FLUSH_SLAVE_TIMEOUT
             };
-            self.answer(&ack, code, None, level);
-            took(us_between(ack.received_us, now_us), 1);
-            self.note_slow(ack, now_us, code, level);
+            self.answer_alone(ack, code, None, level, now_us, &mut took);
             expired += 1;
         };
         while waiting.front().is_some_and(|ack| ack.received_us <= since_us) {
@@ -337,6 +331,21 @@ impl Acks {
             }
         }
         refused
+    }
+
+    /// Answers one that is not one of a run, with all that is counted about it.
+    fn answer_alone(
+        &self,
+        ack: Ack,
+        code: i32,
+        remark: Option<&str>,
+        level: Level,
+        now_us: i64,
+        took: &mut impl FnMut(u64, u32),
+    ) {
+        self.answer(&ack, code, remark, level);
+        took(us_between(ack.received_us, now_us), 1);
+        self.note_slow(ack, now_us, code, level);
     }
 
     /// How many slaves hold the log up to `end`.

@@ -7,19 +7,15 @@ use std::time::Duration;
 
 use glommio::{Task, TaskQueueHandle};
 use ringmq_net::body::{Body, DataVersion, KvTable};
-use ringmq_net::client::Client;
-use ringmq_net::code::{request, response};
-use ringmq_net::command::Command;
+use ringmq_net::code::request;
 use ringmq_replication::gate::SyncGate;
 use ringmq_replication::shell::master::{Master, MasterConfig, PeerState};
 use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, SlaveState, Start, Upstream};
 use ringmq_replication::stock::Timing;
 
 use super::Broker;
+use super::metadata::ask;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
-
-/// One request to the master may take this long (stock 4.9.8).
-pub(super) const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The parts of a shard that know other brokers of its group.
 #[derive(Default)]
@@ -223,14 +219,9 @@ impl Upstream for MasterOfBroker {
 
     async fn log_range(&self) -> Result<(u64, u64), String> {
         let addr = self.0.ha.master_addr().ok_or("no name server has told its address")?;
-        let text = |error: ringmq_net::client::ClientError| error.to_string();
-        let client = Client::connect(&addr, MASTER_TIMEOUT).await.map_err(text)?;
-        let asked = Command::request(request::GET_BROKER_RUNTIME_INFO);
-        let answer = client.call(asked, MASTER_TIMEOUT).await.map_err(text)?;
-        if answer.code != response::SUCCESS {
-            return Err(format!("{addr} answered {}", answer.code));
-        }
-        let table = KvTable::from_json(&answer.body).map_err(|error| error.to_string())?.table;
+        let body = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await;
+        let body = body.map_err(|why| format!("{addr}: {why}"))?;
+        let table = KvTable::from_json(&body).map_err(|error| error.to_string())?.table;
         let number = |key: &str| {
             let value = table.get(key).and_then(|value| value.parse::<u64>().ok());
             value.ok_or_else(|| format!("{addr} does not tell {key}"))

@@ -11,10 +11,11 @@ use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 
 use super::Broker;
-use super::ha::MASTER_TIMEOUT;
 
 /// Before the first round (stock 4.9.8: 3 s), so that the name server has told of the master.
 const FIRST: Duration = Duration::from_millis(500);
+/// One request to the master may take this long (stock 4.9.8).
+const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The VIP port is the client port less this.
 const VIP_BELOW: u16 = 2;
 
@@ -102,7 +103,8 @@ impl Broker {
     }
 }
 
-async fn ask(addr: &str, code: i32) -> Result<Vec<u8>, String> {
+/// The body of a master's answer to a request without fields.
+pub(super) async fn ask(addr: &str, code: i32) -> Result<Vec<u8>, String> {
     let client = Client::connect(addr, MASTER_TIMEOUT).await.map_err(|error| error.to_string())?;
     let answer = client.call(Command::request(code), MASTER_TIMEOUT).await;
     let answer = answer.map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! A slave becomes the master by hand, as `docs/replication.md` has it; from a stock broker to RingMQ and back as well.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::broker::NameServer;
@@ -7,8 +8,9 @@ use crate::support::ha::{
     CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
     number, runtime,
 };
+use crate::support::journal::Journal;
 use crate::support::wire::{Conn, code, eventually, send_ext};
-use crate::support::{Broker, Target, tempdir};
+use crate::support::{Broker, Target, TempDir, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments, stock, stream};
 
 const STOP_MAX: Duration = Duration::from_secs(30);
@@ -19,15 +21,21 @@ fn role(broker: &mut Broker, args: &[&str]) {
     broker.options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
 }
 
+/// A pair whose slave has the topic and so many messages, all of them.
+fn replicated(dir: &TempDir, role: &str, messages: u64) -> (Pair, Arc<Journal>) {
+    let journal = journal(dir);
+    let pair = Pair::start(dir.path(), role, QUICK, small_segments());
+    pair.master.create_topic(TOPIC, QUEUES);
+    send(&pair.master, &journal, messages);
+    pair.await_caught_up();
+    stream::await_topic_at(&pair.slave);
+    (pair, journal)
+}
+
 #[test]
 fn a_slave_that_is_made_master_goes_on_where_the_log_ends_and_the_old_master_joins_it() {
     let dir = tempdir("ha-promote");
-    let journal = journal(&dir);
-    let mut pair = Pair::start(dir.path(), "async-master", QUICK, small_segments());
-    pair.master.create_topic(TOPIC, QUEUES);
-    send(&pair.master, &journal, 2_000);
-    pair.await_caught_up();
-    stream::await_topic_at(&pair.slave);
+    let (mut pair, journal) = replicated(&dir, "async-master", 2_000);
     pair.master.sigkill();
     pair.slave.terminate(STOP_MAX);
     role(&mut pair.slave, &MASTER);
@@ -48,12 +56,7 @@ fn a_slave_that_is_made_master_goes_on_where_the_log_ends_and_the_old_master_joi
 #[test]
 fn an_old_master_that_is_ahead_of_the_new_one_is_refused_by_name() {
     let dir = tempdir("ha-ahead");
-    let journal = journal(&dir);
-    let mut pair = Pair::start(dir.path(), "async-master", QUICK, small_segments());
-    pair.master.create_topic(TOPIC, QUEUES);
-    send(&pair.master, &journal, 1_000);
-    pair.await_caught_up();
-    stream::await_topic_at(&pair.slave);
+    let (mut pair, journal) = replicated(&dir, "async-master", 1_000);
     pair.slave.terminate(STOP_MAX);
     // What the old master takes now, the new one never sees.
     send(&pair.master, &journal, 500);

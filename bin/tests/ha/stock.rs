@@ -7,7 +7,7 @@ use crate::support::ha::{
     QUICK, assert_has_acknowledged, await_caught_up, compare_logs, number, segments,
 };
 use crate::support::{Broker, Options, Target, have, peers, tempdir};
-use crate::{QUEUES, TOPIC, journal, send, small_segments};
+use crate::{QUEUES, TOPIC, journal, send, small_segments, stream};
 
 /// A stock broker's clients find out about it by these, and it is sooner there.
 const STOCK: [&str; 3] =
@@ -60,7 +60,7 @@ fn a_stock_slave_behind_a_ringmq_master_has_every_byte_and_serves_it() {
     send(&master, &journal, 3_000);
     await_caught_up(address, slave.address(0));
     assert!(number(address, "commitLogMaxOffset") > Some(2 << 20), "a segment's end on the way");
-    await_topic(&slave);
+    stream::await_topic_at(&slave);
     master.sigkill();
     assert_has_acknowledged(&slave, TOPIC, QUEUES, &journal);
     slave.sigkill();
@@ -88,13 +88,9 @@ fn a_ringmq_slave_behind_a_stock_master_has_every_byte_and_serves_it() {
     assert_eq!(segments(&slave.store_dir()).keys().next(), Some(&0), "from the first byte on");
     send(&master, &journal, 1_000);
     await_caught_up(master.address(0), slave.address(0));
-    await_topic(&slave);
+    stream::await_topic_at(&slave);
     master.sigkill();
     assert_has_acknowledged(&slave, TOPIC, QUEUES, &journal);
     slave.sigkill();
     assert!(compare_logs(&master.store_dir(), &slave.store_dir()) > 2 << 20);
-}
-
-fn await_topic(slave: &Broker) {
-    crate::stream::await_topic_at(slave);
 }

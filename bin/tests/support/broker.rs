@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use super::wire::{Conn, code, eventually};
+use super::wire::{Conn, Reply, code, eventually};
 use super::{peers, ports, process::Process};
 
 /// Which broker the tests look at.
@@ -360,6 +360,12 @@ impl Broker {
 /// Makes a topic on one shard, readable and writable.
 pub fn create_topic_at(address: SocketAddr, topic: &str, queues: u32) {
     let mut conn = Conn::open(address).expect("a connection to the broker");
+    let reply = ask_for_topic(&mut conn, topic, queues).expect("a reply to the topic's creation");
+    assert_eq!(reply.code, 0, "creating {topic} at {address}: {:?}", reply.remark);
+}
+
+/// The request for it, and its answer.
+pub fn ask_for_topic(conn: &mut Conn, topic: &str, queues: u32) -> std::io::Result<Reply> {
     let queues = queues.to_string();
     let ext = [
         ("topic", topic),
@@ -371,10 +377,7 @@ pub fn create_topic_at(address: SocketAddr, topic: &str, queues: u32) {
         ("topicSysFlag", "0"),
         ("order", "false"),
     ];
-    let reply = conn
-        .call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])
-        .expect("a reply to the topic's creation");
-    assert_eq!(reply.code, 0, "creating {topic} at {address}: {:?}", reply.remark);
+    conn.call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])
 }
 
 /// The program of this build, or the one that `RINGMQ_TEST_PROGRAM` names: another build, for measuring before and after.

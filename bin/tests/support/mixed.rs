@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Broker;
+use super::broker::ask_for_topic;
 use super::checker::{Found, Place, pull_fields};
 use super::journal::{Delayed, Identity, Journal, Returned, body, identity, properties};
 use super::later::DELAYS_MS;
@@ -294,18 +295,7 @@ impl Client {
     }
 
     fn make_topic(&self, conn: &mut Conn, topic: &str, queues: u32) -> std::io::Result<()> {
-        let text = queues.to_string();
-        let ext = [
-            ("topic", topic),
-            ("defaultTopic", "TBW102"),
-            ("readQueueNums", &text),
-            ("writeQueueNums", &text),
-            ("perm", "6"),
-            ("topicFilterType", "SINGLE_TAG"),
-            ("topicSysFlag", "0"),
-            ("order", "false"),
-        ];
-        let reply = conn.call(code::UPDATE_AND_CREATE_TOPIC, &ext, &[])?;
+        let reply = ask_for_topic(conn, topic, queues)?;
         assert_eq!(reply.code, 0, "making {topic}: {:?}", reply.remark);
         self.journal.note(&format!("topic {} {topic}", self.shard), |told| {
             told.topics.push((self.shard, topic.to_owned(), queues));

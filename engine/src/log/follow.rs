@@ -7,11 +7,10 @@
 use ringmq_net::record::{MAGIC_BLANK, MAGIC_MESSAGE, RECORD_FIXED_BYTES};
 
 use super::failure::AppendError;
+use super::recovery::RECORD_BYTES_MAX;
 
 /// Bytes of a record that say how long it is.
 const HEAD_BYTES: usize = 8;
-/// Largest record that is believed in, as recovery does.
-const RECORD_BYTES_MAX: u64 = 32 << 20;
 
 /// Why bytes of another log were not taken. Nothing was stored then.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +107,7 @@ impl Walk {
             MAGIC_BLANK => long == room,
             MAGIC_MESSAGE => {
                 long >= RECORD_FIXED_BYTES as u64
-                    && long <= RECORD_BYTES_MAX
+                    && long <= RECORD_BYTES_MAX as u64
                     && long + HEAD_BYTES as u64 <= room
             }
             _ => false,

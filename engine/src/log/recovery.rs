@@ -28,7 +28,7 @@ use super::{
 };
 
 /// Largest record that recovery believes in: what the largest frame (16 MiB) can bring, twice over.
-const RECORD_BYTES_MAX: usize = 32 << 20;
+pub(super) const RECORD_BYTES_MAX: usize = 32 << 20;
 
 /// An order to the shell. Each is answered by [`Recovery::read_done`] (reads) or [`Recovery::action_done`], or given up:
 /// then recovery ends with the shell's error.

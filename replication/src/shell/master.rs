@@ -251,7 +251,7 @@ impl Master {
         let mut out = Outgoing::default();
         let (mut heard, mut sent) = (Instant::now(), Instant::now());
         let mut refused: Option<(Instant, Refused)> = None;
-        let mut tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+        let mut tick = Timer::new(timing.tick());
         loop {
             if heard.elapsed() > timing.housekeeping {
                 return Err(End::Silent(timing.housekeeping));
@@ -322,7 +322,7 @@ impl Master {
                 Woke::Sent => glommio::executor().yield_if_needed().await,
                 Woke::Changed => {}
                 Woke::Tick => {
-                    tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+                    tick = Timer::new(timing.tick());
                 }
             }
         }

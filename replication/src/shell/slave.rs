@@ -325,7 +325,7 @@ impl Slave {
         self.reported.set(first);
         let (mut heard, mut sent) = (Instant::now(), Instant::now());
         let mut next = Next::head();
-        let mut tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+        let mut tick = Timer::new(timing.tick());
         loop {
             if let Some(why) = self.halted() {
                 return Err(End::Halted(why));
@@ -402,7 +402,7 @@ impl Slave {
                 }
                 Woke::Sent | Woke::Changed => {}
                 Woke::Tick => {
-                    tick = Timer::new(timing.heartbeat.min(timing.housekeeping) / 4);
+                    tick = Timer::new(timing.tick());
                     // A log without room is not a master that is silent.
                     if full {
                         heard = Instant::now();
