@@ -1,0 +1,391 @@
+//! What producers and consumers of one client share: connections, routes, the client id, heartbeats, and the requests of brokers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use ringmq_net::body::Heartbeat;
+use ringmq_net::command::Command;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::broker::Broker;
+use crate::client::Config;
+use crate::endpoint::{ConsumerEndpoint, Kind, ProducerEndpoint, Registration};
+use crate::error::{Error, Result};
+use crate::id::UniqueIds;
+use crate::producer::Replies;
+use crate::remoting::{Answer, Handler, Remoting};
+use crate::route::{Missing, NameServers, Publishing, Routes};
+use crate::serve;
+
+/// Routes that are renewed at once.
+const RENEWALS_AT_ONCE: usize = 8;
+
+/// See the module. Lives as long as a client, a producer or a consumer does.
+pub(crate) struct Instance {
+    pub(crate) client_id: String,
+    pub(crate) config: Config,
+    pub(crate) remoting: Arc<Remoting>,
+    pub(crate) routes: Routes,
+    pub(crate) ids: UniqueIds,
+    pub(crate) replies: Replies,
+    groups: Mutex<Groups>,
+    /// Which generation of the groups each broker has been told.
+    told: Mutex<HashMap<String, u64>>,
+    /// Grows with each change of the groups.
+    generation: AtomicU64,
+    stop: watch::Sender<bool>,
+    runtime: Handle,
+    me: Weak<Instance>,
+}
+
+#[derive(Default)]
+struct Groups {
+    producers: BTreeMap<String, Weak<dyn ProducerEndpoint>>,
+    consumers: BTreeMap<String, Arc<dyn ConsumerEndpoint>>,
+    /// Topics that somebody declared to need.
+    declared: Vec<String>,
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instance").field("client_id", &self.client_id).finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// Makes the shared part of a client and starts its tasks, which end with it.
+    pub(crate) fn start(config: Config, runtime: Handle) -> Arc<Instance> {
+        let instance = Arc::new_cyclic(|me: &Weak<Instance>| {
+            let handler: Weak<dyn Handler> = me.clone();
+            let remoting = Arc::new(Remoting::new(config.limits, handler));
+            let servers = NameServers::new(remoting.clone(), config.name_servers.clone());
+            Instance {
+                client_id: config.client_id(),
+                ids: UniqueIds::new(config.ip, std::process::id(), fastrand::u32(..)),
+                remoting,
+                routes: Routes::new(servers),
+                config,
+                replies: Replies::default(),
+                groups: Mutex::default(),
+                told: Mutex::default(),
+                generation: AtomicU64::new(0),
+                stop: watch::Sender::new(false),
+                runtime: runtime.clone(),
+                me: me.clone(),
+            }
+        });
+        let Config { route_interval, heartbeat_interval, .. } = instance.config;
+        // Tasks of their own, so that a slow name server delays no heartbeat.
+        instance.every(route_interval, |instance| async move { instance.renew_routes().await });
+        instance
+            .every(heartbeat_interval, |instance| async move { instance.heartbeat_all().await });
+        instance
+    }
+
+    /// Runs `work` in each period until the client ends.
+    fn every<F, W>(&self, period: Duration, work: W)
+    where
+        W: Fn(Arc<Instance>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send,
+    {
+        let (me, mut stop) = (self.me.clone(), self.stop.subscribe());
+        self.runtime.spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    () = tokio::time::sleep(period) => {}
+                }
+                let Some(instance) = me.upgrade() else { return };
+                tokio::select! {
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    () = work(instance) => {}
+                }
+            }
+        });
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    pub(crate) fn broker(&self, addr: &str) -> Broker {
+        Broker::new(self.remoting.clone(), addr, self.config.call_timeout)
+    }
+
+    // Groups.
+
+    pub(crate) fn register_producer(
+        &self,
+        group: &str,
+        endpoint: Weak<dyn ProducerEndpoint>,
+    ) -> Result<Registration> {
+        let mut groups = self.groups();
+        if groups.producers.contains_key(group) {
+            return Err(Error::GroupTaken { kind: "producer", group: group.to_owned() });
+        }
+        groups.producers.insert(group.to_owned(), endpoint);
+        drop(groups);
+        Ok(self.registered(Kind::Producer, group))
+    }
+
+    pub(crate) fn register_consumer(
+        &self,
+        endpoint: Arc<dyn ConsumerEndpoint>,
+    ) -> Result<Registration> {
+        let group = endpoint.data().group_name;
+        crate::validate::group(&group)?;
+        let mut groups = self.groups();
+        if groups.consumers.contains_key(&group) {
+            return Err(Error::GroupTaken { kind: "consumer", group });
+        }
+        groups.consumers.insert(group.clone(), endpoint);
+        drop(groups);
+        Ok(self.registered(Kind::Consumer, &group))
+    }
+
+    fn registered(&self, kind: Kind, group: &str) -> Registration {
+        self.changed();
+        Registration::new(self.me.clone(), kind, group.to_owned())
+    }
+
+    /// What heartbeats say has changed: brokers have to be told anew.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn declare(&self, topics: &[String]) {
+        let mut groups = self.groups();
+        for topic in topics {
+            if !groups.declared.contains(topic) {
+                groups.declared.push(topic.clone());
+            }
+        }
+    }
+
+    pub(crate) fn producer(&self, group: &str) -> Option<Arc<dyn ProducerEndpoint>> {
+        self.groups().producers.get(group)?.upgrade()
+    }
+
+    pub(crate) fn consumer(&self, group: &str) -> Option<Arc<dyn ConsumerEndpoint>> {
+        self.groups().consumers.get(group).cloned()
+    }
+
+    fn consumers(&self) -> Vec<Arc<dyn ConsumerEndpoint>> {
+        self.groups().consumers.values().cloned().collect()
+    }
+
+    fn remove(&self, kind: Kind, group: &str) {
+        {
+            let mut groups = self.groups();
+            match kind {
+                Kind::Producer => drop(groups.producers.remove(group)),
+                Kind::Consumer => drop(groups.consumers.remove(group)),
+            }
+        }
+        self.changed();
+    }
+
+    /// Takes a group out and tells every broker that knows of it.
+    pub(crate) async fn leave(&self, kind: Kind, group: &str) {
+        self.remove(kind, group);
+        let mut calls = JoinSet::new();
+        let known: Vec<String> = self.told().keys().cloned().collect();
+        for addr in known {
+            let (broker, id, group) =
+                (self.broker(&addr), self.client_id.clone(), group.to_owned());
+            calls.spawn(async move {
+                let of = |wanted: Kind| (kind == wanted).then_some(group.as_str());
+                let done = broker.unregister(&id, of(Kind::Producer), of(Kind::Consumer)).await;
+                if let Err(error) = done {
+                    tracing::debug!(%error, group, "a broker could not be told that a {} left", kind.name());
+                }
+            });
+        }
+        while calls.join_next().await.is_some() {}
+    }
+
+    /// [`Instance::leave`] on a task of its own.
+    pub(crate) fn leave_later(&self, kind: Kind, group: String) {
+        if self.is_stopped() {
+            return self.remove(kind, &group);
+        }
+        if let Some(instance) = self.me.upgrade() {
+            self.spawn(async move { instance.leave(kind, &group).await });
+        }
+    }
+
+    // Routes.
+
+    /// The route for a send, with the template's for a topic that does not exist.
+    pub(crate) async fn publishing(&self, topic: &str, timeout: Duration) -> Result<Publishing> {
+        let missing = Missing::TakesTemplate(self.config.default_queues);
+        self.routes.find(topic, missing, timeout).await
+    }
+
+    /// Renews all routes in use.
+    pub(crate) async fn renew_routes(&self) {
+        let mut kept: Vec<String> = self.groups().declared.clone();
+        for consumer in self.consumers() {
+            kept.extend(consumer.data().subscriptions.into_iter().map(|s| s.topic));
+        }
+        let mut topics = self.routes.topics(&kept).into_iter();
+        let mut calls = JoinSet::new();
+        loop {
+            while calls.len() < RENEWALS_AT_ONCE
+                && let Some(topic) = topics.next()
+                && let Some(instance) = self.me.upgrade()
+            {
+                calls.spawn(async move { instance.renew_route(&topic).await });
+            }
+            if calls.join_next().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn renew_route(&self, topic: &str) {
+        // A topic that a first send will create is still looked up in the template's route.
+        let missing = match self.routes.is_assumed(topic) {
+            true => Missing::TakesTemplate(self.config.default_queues),
+            false => Missing::IsError,
+        };
+        match self.routes.renew(topic, missing, self.config.call_timeout).await {
+            Ok((_, true)) => {
+                tracing::debug!(topic, "the route changed");
+                self.rebalance();
+            }
+            Ok((_, false)) => {}
+            Err(error) => tracing::debug!(topic, %error, "the route was not renewed"),
+        }
+    }
+
+    fn rebalance(&self) {
+        self.consumers().iter().for_each(|consumer| consumer.rebalance());
+    }
+
+    // Heartbeats.
+
+    fn heartbeat_body(&self) -> (u64, Heartbeat) {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let consumers = self.consumers();
+        let body = Heartbeat {
+            client_id: self.client_id.clone(),
+            producers: self.groups().producers.keys().cloned().collect(),
+            consumers: consumers.iter().map(|consumer| consumer.data()).collect(),
+        };
+        (generation, body)
+    }
+
+    /// Tells every broker of every route; masters alone when there is no consumer.
+    pub(crate) async fn heartbeat_all(&self) {
+        let masters_only = self.groups().consumers.is_empty();
+        let mut calls = JoinSet::new();
+        for addr in self.routes.addresses(masters_only) {
+            let Some(instance) = self.me.upgrade() else { return };
+            calls.spawn(async move {
+                if let Err(error) = instance.heartbeat(&addr).await {
+                    tracing::debug!(addr, %error, "heartbeat failed");
+                }
+            });
+        }
+        while calls.join_next().await.is_some() {}
+    }
+
+    /// Tells one broker, unless there is nothing to tell.
+    pub(crate) async fn heartbeat(&self, addr: &str) -> Result<()> {
+        let (generation, body) = self.heartbeat_body();
+        if body.producers.is_empty() && body.consumers.is_empty() {
+            return Ok(());
+        }
+        self.broker(addr).heartbeat(&body).await?;
+        self.told().insert(addr.to_owned(), generation);
+        Ok(())
+    }
+
+    /// Tells a broker what it has not been told over its present connection.
+    pub(crate) async fn ensure_told(&self, addr: &str) -> Result<()> {
+        let generation = self.generation.load(Ordering::SeqCst);
+        if self.told().get(addr).is_some_and(|told| *told >= generation) {
+            return Ok(());
+        }
+        self.heartbeat(addr).await
+    }
+
+    // The end.
+
+    /// Lets everybody finish until `deadline`, leaves all groups, closes all connections.
+    pub(crate) async fn shut_down(&self, deadline: Instant) {
+        let (producers, consumers): (Vec<_>, Vec<_>) = {
+            let groups = self.groups();
+            let alive = |(group, endpoint): (&String, &Weak<dyn ProducerEndpoint>)| {
+                Some((group.clone(), endpoint.upgrade()?))
+            };
+            let consumers = groups.consumers.iter().map(|(g, e)| (g.clone(), e.clone()));
+            (groups.producers.iter().filter_map(alive).collect(), consumers.collect())
+        };
+        let mut drains = JoinSet::new();
+        consumers
+            .iter()
+            .for_each(|(_, endpoint)| drop(drains.spawn(endpoint.clone().drain(deadline))));
+        while drains.join_next().await.is_some() {}
+        // Consumers may send until they are done: failed messages go back by sends.
+        producers
+            .iter()
+            .for_each(|(_, endpoint)| drop(drains.spawn(endpoint.clone().drain(deadline))));
+        while drains.join_next().await.is_some() {}
+        for (group, _) in consumers {
+            self.leave(Kind::Consumer, &group).await;
+        }
+        for (group, _) in producers {
+            self.leave(Kind::Producer, &group).await;
+        }
+        self.stop();
+    }
+
+    /// Ends tasks and connections at once. Brokers see the connections end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+        self.remoting.close();
+    }
+}
+
+impl Handler for Instance {
+    fn connected(&self, addr: &Arc<str>) {
+        // A broker knows a client by its connection: over a new one it has to be told again, at once and not half a minute later.
+        self.told().remove(&**addr);
+        let masters_only = self.groups().consumers.is_empty();
+        if !self.routes.addresses(masters_only).iter().any(|known| **known == **addr) {
+            return;
+        }
+        let Some(instance) = self.me.upgrade() else { return };
+        let addr = addr.clone();
+        self.spawn(async move {
+            match instance.ensure_told(&addr).await {
+                Ok(()) => instance.rebalance(),
+                Err(error) => tracing::debug!(%error, "heartbeat over a new connection failed"),
+            }
+        });
+    }
+
+    fn handle(self: Arc<Self>, addr: Arc<str>, command: Command) -> Answer {
+        Box::pin(serve::serve(self, addr, command))
+    }
+}

@@ -1,0 +1,89 @@
+//! A client of RingMQ and of any RocketMQ 4.9 or 5.x broker on the remoting port, for ordinary tokio programs.
+//!
+//! ```no_run
+//! use ringmq_client::{Client, Message};
+//!
+//! #[tokio::main]
+//! async fn main() -> ringmq_client::Result<()> {
+//!     let client = Client::builder().name_server("127.0.0.1:9876").build()?;
+//!     let producer = client.producer("greeters").start().await?;
+//!     let receipt = producer.send(Message::new("greetings", "hello")).await?;
+//!     println!("stored as {} in {:?}", receipt.message_id, receipt.queue);
+//!     client.shutdown().await
+//! }
+//! ```
+//!
+//! # What there is
+//!
+//! * [`Client`]: connections, routes and heartbeats of one cluster, shared by all that is made from it. There is no global state: two
+//!   clients know nothing of each other.
+//! * [`Producer`]: [`send`](Producer::send), [`send_ordered`](Producer::send_ordered), [`send_batch`](Producer::send_batch),
+//!   [`send_oneway`](Producer::send_oneway), [`request`](Producer::request) and the reply to it ([`Message::reply_to`]);
+//!   [`TransactionProducer`] for messages that become visible when a local transaction commits.
+//! * [`Admin`] and [`Broker`]: typed requests of administrators, and of consumers: pulls, progress, locks.
+//! * [`endpoint`]: taking part in heartbeats as a consumer, and serving what brokers ask of one.
+//!
+//! # One message on its way
+//!
+//! 1. [`Message`] is given away with the send. It is checked with stock's bounds ([`Error::Invalid`]), gets its unique id, and is
+//!    compressed from 4 KiB on.
+//! 2. The send waits for room among those on their way: by number and by bytes ([`Error::Busy`]). Nothing here has a queue without bound.
+//! 3. The topic's route is known, or one name server after the other is asked. A topic that does not exist goes where the brokers' template
+//!    says.
+//! 4. The next queue in turn is chosen, on another broker than the one that just failed, and with [`LatencyFault`] on one that is well.
+//! 5. The request waits for its answer on the one connection to that broker. The answer is a [`SendReceipt`], or the next try begins with an
+//!    equal share of the time that is left.
+//! 6. When no try is left, [`Error::Send`] tells each with its broker, code, time and cause.
+//!
+//! # Futures, drops and ends
+//!
+//! Every future here may be dropped at any point: it leaves all tables and bounds. A request that was written by then may be carried out.
+//!
+//! A retried send may be stored twice, with the same unique id. [`SendFailure::may_be_stored`] says when a failed send may have been
+//! stored.
+//!
+//! Handles are `Send`, `Sync` and cheap to clone. [`Client::shutdown`] ends in order: consumers and producers finish, brokers are told,
+//! connections are closed. Dropping the last handle ends at once.
+//!
+//! # Features
+//!
+//! `lz4` and `zstd` (both on): compression of bodies, both ways. zlib is always there. Consumers written in Go and C++ read zlib only.
+//!
+//! What happens is told to [`tracing`]: a span `send` with topic and id around each send, events at `debug` for what mends
+//! itself and at `warn` for what does not. Bodies are never logged.
+
+#![deny(missing_docs)]
+
+mod admin;
+mod broker;
+mod client;
+mod compress;
+pub mod endpoint;
+mod error;
+mod id;
+mod instance;
+mod message;
+mod producer;
+mod remoting;
+mod route;
+mod serve;
+mod validate;
+
+pub use ringmq_net as protocol;
+pub use ringmq_net::body::MessageQueue;
+
+pub use admin::{Admin, ORDER_NAMESPACE};
+pub use broker::{
+    Broker, Lock, PullReply, PullRequest, PullStatus, QueryMessages, ResetOffsets, SendBack,
+};
+pub use client::{Client, ClientBuilder};
+pub use compress::{Compression, DECOMPRESSED_BYTES_MAX};
+pub use error::{Attempt, BatchFailure, Error, Result, SendFailure, client_code};
+pub use id::unique_id_time_ms;
+pub use message::{Message, ReceivedMessage, names};
+pub use producer::{
+    LatencyFault, Producer, ProducerBuilder, SendReceipt, SendStatus, TransactionProducer,
+    TransactionProducerBuilder, TransactionReceipt, TransactionState,
+};
+pub use route::TopicRoute;
+pub use validate::{GROUP_CHARS_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX};

@@ -1,0 +1,414 @@
+//! One connection: a task that reads, a task that writes, and the table of requests that wait for answers.
+//!
+//! ```text
+//!  call ──window permit──► table of waiting requests ──► queue of frames (bounded by bytes) ──► writer ──► socket
+//!   ▲                             │                                                                          │
+//!   └──────── answer ◄────────────┴───────────────────────────────────────────── reader ◄────────────────────┘
+//!                                                                                  │ requests of the peer
+//!                                                                                  └──► handler, a task each, bounded
+//! ```
+//!
+//! A call that is dropped leaves the table at once, so every future here may be cancelled at any point. The answer to it is then
+//! dropped when it comes.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ringmq_net::code::response;
+use ringmq_net::command::{Command, RequestHead, encode_request};
+use ringmq_net::frame::{FRAME_BYTES_MAX, Peek, SerializeType, peek};
+use ringmq_net::header::{ExtValue, FLAG_ONEWAY, FLAG_RESPONSE, HeaderDecoder};
+use ringmq_net::language::{Language, VERSION};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Handler;
+use crate::error::{Error, Result};
+
+/// Frames that wait for the writer, at most; their bytes have a bound of their own.
+const OUT_FRAMES_MAX: usize = 1024;
+/// Bytes that wait for the writer, in units of [`OUT_UNIT_BYTES`].
+const OUT_UNITS_MAX: u32 = 32 * 1024;
+const OUT_UNIT_BYTES: usize = 1024;
+/// Requests of the peer that are served at once; more are refused.
+const SERVING_MAX: usize = 64;
+/// Frames up to this size are gathered into one write.
+const GATHER_BYTES_MAX: usize = 8 * 1024;
+/// A peer that has said nothing at all while a call waited this long is taken for gone.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// Room that a read asks for at least.
+const READ_BYTES_MIN: usize = 16 * 1024;
+
+/// A whole frame on its way out.
+struct Frame {
+    head: Bytes,
+    body: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Requests that wait for answers.
+#[derive(Default)]
+struct Waiting {
+    answers: HashMap<i32, oneshot::Sender<Command>>,
+    /// Why the connection ended, once it has.
+    ended: Option<Arc<str>>,
+}
+
+/// A connection that both tasks and all callers share.
+pub(crate) struct Connection {
+    pub(crate) addr: Arc<str>,
+    waiting: Mutex<Waiting>,
+    out: mpsc::Sender<Frame>,
+    room: Arc<Semaphore>,
+    window: Semaphore,
+    serving: Arc<Semaphore>,
+    next_opaque: AtomicI32,
+    began: Instant,
+    /// Milliseconds after `began`.
+    last_read_ms: AtomicU64,
+    last_write_ms: AtomicU64,
+    frames_read: AtomicU64,
+    stop: watch::Sender<bool>,
+    handler: Weak<dyn Handler>,
+    idle: Duration,
+}
+
+impl Connection {
+    /// Takes over a stream that was just connected.
+    pub(crate) fn start(
+        addr: Arc<str>,
+        stream: TcpStream,
+        window: usize,
+        idle: Duration,
+        handler: Weak<dyn Handler>,
+    ) -> Arc<Connection> {
+        let (read, write) = stream.into_split();
+        let (out, frames) = mpsc::channel(OUT_FRAMES_MAX);
+        let (stop, stopped) = watch::channel(false);
+        let connection = Arc::new(Connection {
+            addr,
+            waiting: Mutex::default(),
+            out,
+            room: Arc::new(Semaphore::new(OUT_UNITS_MAX as usize)),
+            window: Semaphore::new(window),
+            serving: Arc::new(Semaphore::new(SERVING_MAX)),
+            next_opaque: AtomicI32::new(1),
+            began: Instant::now(),
+            last_read_ms: AtomicU64::new(0),
+            last_write_ms: AtomicU64::new(0),
+            frames_read: AtomicU64::new(0),
+            stop,
+            handler,
+            idle,
+        });
+        tokio::spawn(read_loop(connection.clone(), read, stopped.clone()));
+        tokio::spawn(write_loop(connection.clone(), write, frames, stopped));
+        connection
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has it not ended?
+    pub(crate) fn is_open(&self) -> bool {
+        self.waiting().ended.is_none()
+    }
+
+    /// Has the peer ever said anything?
+    pub(crate) fn has_served(&self) -> bool {
+        self.frames_read.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends it; all calls that wait fail with this reason.
+    pub(crate) fn end(&self, why: &str) {
+        let answers = {
+            let mut waiting = self.waiting();
+            if waiting.ended.is_some() {
+                return;
+            }
+            waiting.ended = Some(why.into());
+            std::mem::take(&mut waiting.answers)
+        };
+        tracing::debug!(addr = %self.addr, why, waiting = answers.len(), "connection ended");
+        drop(answers);
+        let _ = self.stop.send(true);
+    }
+
+    fn lost(&self) -> Error {
+        let why = self.waiting().ended.clone();
+        Error::Lost { addr: self.addr.clone(), why: why.unwrap_or_else(|| "closed".into()) }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// Sends a request and waits for its answer. `Ok(None)`: the connection had ended before anything was written.
+    pub(crate) async fn call(
+        &self,
+        command: &Command,
+        deadline: Instant,
+    ) -> Result<Option<Command>> {
+        let began = Instant::now();
+        let Ok(permit) = timeout_at(deadline, self.window.acquire()).await else {
+            return Err(Error::Busy {
+                what: format!(
+                    "the window of requests to {} stayed full for {:?}",
+                    self.addr,
+                    began.elapsed()
+                ),
+            });
+        };
+        let _permit = permit.map_err(|_| self.lost())?;
+        let opaque = self.next_opaque.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        let Some(_entry) = Entry::register(self, opaque, answer) else { return Ok(None) };
+        let sent_ms = self.now_ms();
+        let exchange = async {
+            self.put(command, opaque, 0).await?;
+            answered.await.map(Some).map_err(|_| self.lost())
+        };
+        match timeout_at(deadline, exchange).await {
+            Ok(done) => done,
+            Err(_) => {
+                let waited = began.elapsed();
+                let silent = self.last_read_ms.load(Ordering::Relaxed) < sent_ms.max(1);
+                if waited >= SILENCE_MIN && silent {
+                    self.end(&format!("the peer said nothing for {waited:?}"));
+                }
+                Err(Error::Timeout { addr: self.addr.clone(), waited })
+            }
+        }
+    }
+
+    /// Sends a request that is not answered; done when it is in the writer's queue.
+    pub(crate) async fn oneway(&self, command: &Command, deadline: Instant) -> Result<()> {
+        let opaque = self.next_opaque.fetch_add(1, Ordering::Relaxed);
+        match timeout_at(deadline, self.put(command, opaque, FLAG_ONEWAY)).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::Busy {
+                what: format!("the queue of frames to {} stayed full", self.addr),
+            }),
+        }
+    }
+
+    async fn put(&self, command: &Command, opaque: i32, flag: i32) -> Result<()> {
+        let ext: Vec<(&str, ExtValue<'_>)> =
+            command.ext.iter().map(|(name, value)| (name.as_ref(), ExtValue::Str(value))).collect();
+        let head = RequestHead {
+            serialize: SerializeType::Json,
+            code: command.code,
+            language: Language::RUST,
+            version: VERSION,
+            opaque,
+            flag,
+            ext: &ext,
+        };
+        let mut bytes = BytesMut::new();
+        if !encode_request(&mut bytes, &head, command.body.len()) {
+            return Err(Error::invalid(format!(
+                "request {} is too long for a frame",
+                command.code
+            )));
+        }
+        self.enqueue(bytes.freeze(), command.body.clone()).await
+    }
+
+    async fn enqueue(&self, head: Bytes, body: Bytes) -> Result<()> {
+        let units = (head.len() + body.len()).div_ceil(OUT_UNIT_BYTES) as u32;
+        let room = self.room.clone().acquire_many_owned(units.min(OUT_UNITS_MAX)).await;
+        let room = room.map_err(|_| self.lost())?;
+        let frame = Frame { head, body, _room: room };
+        self.out.send(frame).await.map_err(|_| self.lost())
+    }
+
+    /// What the peer sent: an answer goes to who waits for it, a request to the handler.
+    fn arrived(self: &Arc<Self>, command: Command) {
+        self.frames_read.fetch_add(1, Ordering::Relaxed);
+        if command.is_response() {
+            let waiter = self.waiting().answers.remove(&command.opaque);
+            // Nobody waits any more: the call ran out of time or was dropped.
+            if let Some(waiter) = waiter {
+                let _ = waiter.send(command);
+            }
+            return;
+        }
+        let Some(handler) = self.handler.upgrade() else { return };
+        let connection = self.clone();
+        let permit = self.serving.clone().try_acquire_owned();
+        tokio::spawn(async move {
+            let (opaque, oneway, code) = (command.opaque, command.is_oneway(), command.code);
+            let reply = match &permit {
+                Ok(_) => handler.handle(connection.addr.clone(), command).await,
+                Err(_) => {
+                    tracing::warn!(addr = %connection.addr, code, "too many requests of a broker at once, one is refused");
+                    let mut busy = Command::request(response::SYSTEM_BUSY);
+                    busy.remark = Some("too many requests at once".into());
+                    Some(busy)
+                }
+            };
+            if let (false, Some(reply)) = (oneway, reply) {
+                connection.answer(reply, opaque).await;
+            }
+            drop(permit);
+        });
+    }
+
+    async fn answer(&self, mut reply: Command, opaque: i32) {
+        reply.opaque = opaque;
+        reply.flag = FLAG_RESPONSE;
+        reply.language = Language::RUST;
+        let mut bytes = BytesMut::new();
+        if reply.try_encode(&mut bytes) {
+            // The peer's request failed with its connection.
+            let _ = self.enqueue(bytes.freeze(), Bytes::new()).await;
+        }
+    }
+}
+
+/// A place in the table of waiting requests, given up when the call ends in whatever way.
+struct Entry<'a> {
+    connection: &'a Connection,
+    opaque: i32,
+}
+
+impl<'a> Entry<'a> {
+    /// `None` when the connection has ended.
+    fn register(
+        connection: &'a Connection,
+        opaque: i32,
+        answer: oneshot::Sender<Command>,
+    ) -> Option<Entry<'a>> {
+        let mut waiting = connection.waiting();
+        if waiting.ended.is_some() {
+            return None;
+        }
+        waiting.answers.insert(opaque, answer);
+        Some(Entry { connection, opaque })
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.connection.waiting().answers.remove(&self.opaque);
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it the connection.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn read_loop(
+    connection: Arc<Connection>,
+    mut half: OwnedReadHalf,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut buf = BytesMut::with_capacity(READ_BYTES_MIN);
+    let mut decoder = HeaderDecoder::new();
+    let why = loop {
+        let need = match take_frames(&mut buf, &mut decoder, &connection) {
+            Ok(need) => need,
+            Err(why) => break why,
+        };
+        buf.reserve(need.saturating_sub(buf.len()).max(READ_BYTES_MIN));
+        let read = tokio::select! {
+            () = stopped(&mut stop) => return,
+            read = timeout(connection.idle, half.read_buf(&mut buf)) => read,
+        };
+        match read {
+            Ok(Ok(0)) => break "closed by the peer".to_owned(),
+            Ok(Ok(_)) => connection.last_read_ms.store(connection.now_ms(), Ordering::Relaxed),
+            Ok(Err(e)) => break e.to_string(),
+            Err(_) => {
+                let written = connection.last_write_ms.load(Ordering::Relaxed);
+                let unused = connection.now_ms().saturating_sub(written);
+                if u128::from(unused) >= connection.idle.as_millis() {
+                    break "idle".to_owned();
+                }
+            }
+        }
+    };
+    connection.end(&why);
+}
+
+/// Hands over every whole frame, and gives how many bytes the next one needs.
+fn take_frames(
+    buf: &mut BytesMut,
+    decoder: &mut HeaderDecoder,
+    connection: &Arc<Connection>,
+) -> std::result::Result<usize, String> {
+    loop {
+        let (mut command, len, body_len) = match peek(buf, FRAME_BYTES_MAX) {
+            Err(e) => return Err(e.to_string()),
+            Ok(Peek::Need(need)) => return Ok(need),
+            Ok(Peek::Frame(frame)) => {
+                let view =
+                    decoder.decode(frame.serialize, frame.header).map_err(|e| e.to_string())?;
+                (Command::from_view(&view, Bytes::new()), frame.len, frame.body.len())
+            }
+        };
+        let mut frame = buf.split_to(len);
+        if body_len > 0 {
+            command.body = frame.split_off(len - body_len).freeze();
+        }
+        connection.arrived(command);
+    }
+}
+
+async fn write_loop(
+    connection: Arc<Connection>,
+    mut half: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<Frame>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut batch = Vec::with_capacity(64);
+    let mut gathered = BytesMut::new();
+    loop {
+        let turn = async {
+            if frames.recv_many(&mut batch, 64).await == 0 {
+                return Err("closed".to_owned());
+            }
+            write_batch(&mut half, &mut batch, &mut gathered).await.map_err(|e| e.to_string())
+        };
+        let done = tokio::select! {
+            () = stopped(&mut stop) => break,
+            done = turn => done,
+        };
+        if let Err(why) = done {
+            connection.end(&why);
+            break;
+        }
+        connection.last_write_ms.store(connection.now_ms(), Ordering::Relaxed);
+    }
+    // Who waits for room or for the queue must not wait for ever.
+    frames.close();
+    connection.room.close();
+    connection.window.close();
+}
+
+async fn write_batch(
+    half: &mut OwnedWriteHalf,
+    batch: &mut Vec<Frame>,
+    gathered: &mut BytesMut,
+) -> std::io::Result<()> {
+    for frame in batch.drain(..) {
+        gathered.extend_from_slice(&frame.head);
+        if frame.body.len() <= GATHER_BYTES_MAX {
+            gathered.extend_from_slice(&frame.body);
+        } else {
+            half.write_all_buf(gathered).await?;
+            half.write_all(&frame.body).await?;
+        }
+    }
+    half.write_all_buf(gathered).await?;
+    gathered.clear();
+    Ok(())
+}
