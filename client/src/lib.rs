@@ -60,6 +60,9 @@ mod client;
 mod compress;
 pub mod endpoint;
 mod error;
+#[cfg(test)]
+#[allow(dead_code, reason = "a kit: not every test needs all of it")]
+mod fake;
 mod id;
 mod instance;
 mod message;

@@ -70,8 +70,9 @@ pub(crate) struct Connection {
     serving: Arc<Semaphore>,
     next_opaque: AtomicI32,
     began: Instant,
+    /// Reads that gave bytes.
+    reads: AtomicU64,
     /// Milliseconds after `began`.
-    last_read_ms: AtomicU64,
     last_write_ms: AtomicU64,
     frames_read: AtomicU64,
     stop: watch::Sender<bool>,
@@ -100,7 +101,7 @@ impl Connection {
             serving: Arc::new(Semaphore::new(SERVING_MAX)),
             next_opaque: AtomicI32::new(1),
             began: Instant::now(),
-            last_read_ms: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             last_write_ms: AtomicU64::new(0),
             frames_read: AtomicU64::new(0),
             stop,
@@ -170,7 +171,7 @@ impl Connection {
         let opaque = self.next_opaque.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let Some(_entry) = Entry::register(self, opaque, answer) else { return Ok(None) };
-        let sent_ms = self.now_ms();
+        let reads_before = self.reads.load(Ordering::Relaxed);
         let exchange = async {
             self.put(command, opaque, 0).await?;
             answered.await.map(Some).map_err(|_| self.lost())
@@ -179,7 +180,7 @@ impl Connection {
             Ok(done) => done,
             Err(_) => {
                 let waited = began.elapsed();
-                let silent = self.last_read_ms.load(Ordering::Relaxed) < sent_ms.max(1);
+                let silent = self.reads.load(Ordering::Relaxed) == reads_before;
                 if waited >= SILENCE_MIN && silent {
                     self.end(&format!("the peer said nothing for {waited:?}"));
                 }
@@ -325,7 +326,7 @@ async fn read_loop(
         };
         match read {
             Ok(Ok(0)) => break "closed by the peer".to_owned(),
-            Ok(Ok(_)) => connection.last_read_ms.store(connection.now_ms(), Ordering::Relaxed),
+            Ok(Ok(_)) => drop(connection.reads.fetch_add(1, Ordering::Relaxed)),
             Ok(Err(e)) => break e.to_string(),
             Err(_) => {
                 let written = connection.last_write_ms.load(Ordering::Relaxed);

@@ -243,3 +243,6 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

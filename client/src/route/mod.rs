@@ -290,3 +290,6 @@ impl Table {
         self.brokers = brokers;
     }
 }
+
+#[cfg(test)]
+mod tests;
