@@ -14,7 +14,7 @@ use ringmq_net::headers::{
     BrokerNameHeader, ClusterHeader, DeleteRouteHeader, KvHeader, NamespaceHeader,
 };
 use ringmq_net::record::OffsetMessageId;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -261,7 +261,7 @@ impl Admin {
         for master in &masters {
             master.create_topic(topic).await?;
         }
-        let deadline = Instant::now() + self.timeout();
+        let deadline = crate::deadline::deadline(self.timeout());
         let wanted: BTreeSet<&str> = masters.iter().map(Broker::addr).collect();
         loop {
             let route = self.topic_route(&topic.topic_name).await?.unwrap_or_default();
@@ -274,7 +274,7 @@ impl Admin {
             if wanted.is_subset(&known) {
                 return Ok(());
             }
-            if Instant::now() >= deadline {
+            if crate::deadline::left(deadline).is_zero() {
                 let why = "its brokers made it but did not register it in time; look at their name servers";
                 return Err(Error::NoRoute { topic: topic.topic_name.clone(), why });
             }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::broker::Broker;
@@ -273,7 +272,7 @@ impl Client {
     /// None so far; what cannot be told to a broker is logged.
     pub async fn shutdown(&self) -> Result<()> {
         let instance = self.instance();
-        let deadline = Instant::now() + instance.config.drain_timeout;
+        let deadline = crate::deadline::deadline(instance.config.drain_timeout);
         instance.shut_down(deadline).await;
         Ok(())
     }

@@ -25,6 +25,7 @@ use ringmq_net::code::response;
 use ringmq_net::command::Command;
 use ringmq_net::frame::{FRAME_BYTES_MAX, Peek, peek};
 use ringmq_net::header::FLAG_RESPONSE;
+use ringmq_net::record::RecordFields;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -329,6 +330,30 @@ pub(crate) fn route(brokers: &[(&str, String)], queues: i32) -> Bytes {
         ..TopicRouteData::default()
     };
     data.to_json().into()
+}
+
+/// A stored message as pulls, checks and queries carry it: of queue 3, at queue offset 7 and physical offset 4660 of 127.0.0.1:10911, consumed
+/// once before.
+pub(crate) fn record(topic: &str, flags: i32, body: &[u8], properties: &str) -> Bytes {
+    let fields = RecordFields {
+        queue_id: 3,
+        flag: 9,
+        queue_offset: 7,
+        physical_offset: 4660,
+        sys_flag: flags,
+        born_timestamp: 1,
+        born_host: SocketAddr::from(([10, 0, 0, 9], 50_000)),
+        store_timestamp: 2,
+        store_host: SocketAddr::from(([127, 0, 0, 1], 10911)),
+        reconsume_times: 1,
+        prepared_transaction_offset: 0,
+        body,
+        topic,
+        properties: properties.as_bytes(),
+    };
+    let mut out = vec![0; fields.encoded_len()];
+    fields.encode(&mut out);
+    out.into()
 }
 
 /// An address that refuses connections. It is not one of 127.0.0.1, where other tests' ports could come to be the same.

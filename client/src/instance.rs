@@ -1,8 +1,8 @@
 //! What producers and consumers of one client share: connections, routes, the client id, heartbeats, and the requests of brokers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -35,13 +35,23 @@ pub(crate) struct Instance {
     pub(crate) ids: UniqueIds,
     pub(crate) replies: Replies,
     groups: Mutex<Groups>,
-    /// Which generation of the groups each broker has been told.
-    told: Mutex<HashMap<String, u64>>,
+    told: Mutex<Told>,
     /// Grows with each change of the groups.
     generation: AtomicU64,
+    /// No more groups: the end has begun.
+    closing: AtomicBool,
     stop: watch::Sender<bool>,
     runtime: Handle,
     me: Weak<Instance>,
+}
+
+/// What brokers know of this client, by address.
+#[derive(Default)]
+struct Told {
+    /// Which generation of the groups each has been told.
+    generations: HashMap<String, u64>,
+    /// Whom a task is telling.
+    underway: HashSet<String>,
 }
 
 #[derive(Default)]
@@ -75,6 +85,7 @@ impl Instance {
                 groups: Mutex::default(),
                 told: Mutex::default(),
                 generation: AtomicU64::new(0),
+                closing: AtomicBool::new(false),
                 stop: watch::Sender::new(false),
                 runtime: runtime.clone(),
                 me: me.clone(),
@@ -114,7 +125,7 @@ impl Instance {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +148,7 @@ impl Instance {
         group: &str,
         endpoint: Weak<dyn ProducerEndpoint>,
     ) -> Result<Registration> {
-        let mut groups = self.groups();
+        let mut groups = self.open_groups()?;
         if groups.producers.contains_key(group) {
             return Err(Error::GroupTaken { kind: "producer", group: group.to_owned() });
         }
@@ -152,13 +163,23 @@ impl Instance {
     ) -> Result<Registration> {
         let group = endpoint.data().group_name;
         crate::validate::group(&group)?;
-        let mut groups = self.groups();
+        let mut groups = self.open_groups()?;
         if groups.consumers.contains_key(&group) {
             return Err(Error::GroupTaken { kind: "consumer", group });
         }
         groups.consumers.insert(group.clone(), endpoint);
         drop(groups);
         Ok(self.registered(Kind::Consumer, &group))
+    }
+
+    /// The groups, as long as there may be new ones.
+    fn open_groups(&self) -> Result<MutexGuard<'_, Groups>> {
+        let groups = self.groups();
+        // Looked at under the lock, behind which a shutdown lists them.
+        if self.closing.load(Ordering::SeqCst) || self.is_stopped() {
+            return Err(Error::Closed("the client"));
+        }
+        Ok(groups)
     }
 
     fn registered(&self, kind: Kind, group: &str) -> Registration {
@@ -203,11 +224,12 @@ impl Instance {
         self.changed();
     }
 
-    /// Takes a group out and tells every broker that knows of it.
+    /// Takes a group out and tells every broker that knows of it. One without a connection has forgotten it with the connection.
     pub(crate) async fn leave(&self, kind: Kind, group: &str) {
         self.remove(kind, group);
         let mut calls = JoinSet::new();
-        let known: Vec<String> = self.told().keys().cloned().collect();
+        let mut known: Vec<String> = self.told().generations.keys().cloned().collect();
+        known.retain(|addr| self.remoting.is_connected(addr));
         for addr in known {
             let (broker, id, group) =
                 (self.broker(&addr), self.client_id.clone(), group.to_owned());
@@ -242,6 +264,8 @@ impl Instance {
 
     /// Renews all routes in use.
     pub(crate) async fn renew_routes(&self) {
+        self.remoting.prune();
+        self.told().generations.retain(|addr, _| self.remoting.is_connected(addr));
         let mut kept: Vec<String> = self.groups().declared.clone();
         for consumer in self.consumers() {
             kept.extend(consumer.data().subscriptions.into_iter().map(|s| s.topic));
@@ -316,14 +340,37 @@ impl Instance {
             return Ok(());
         }
         self.broker(addr).heartbeat(&body).await?;
-        self.told().insert(addr.to_owned(), generation);
+        self.told().generations.insert(addr.to_owned(), generation);
         Ok(())
+    }
+
+    fn is_told(&self, told: &Told, addr: &str) -> bool {
+        let generation = self.generation.load(Ordering::SeqCst);
+        told.generations.get(addr).is_some_and(|told| *told >= generation)
+    }
+
+    /// [`Instance::ensure_told`] on a task of its own, one for each broker at a time.
+    pub(crate) fn tell_later(&self, addr: &str) {
+        {
+            let mut told = self.told();
+            if self.is_told(&told, addr) || told.underway.contains(addr) {
+                return;
+            }
+            told.underway.insert(addr.to_owned());
+        }
+        let Some(instance) = self.me.upgrade() else { return };
+        let addr = addr.to_owned();
+        self.spawn(async move {
+            if let Err(error) = instance.ensure_told(&addr).await {
+                tracing::debug!(%error, "a broker could not be told of this client");
+            }
+            instance.told().underway.remove(&addr);
+        });
     }
 
     /// Tells a broker what it has not been told over its present connection.
     pub(crate) async fn ensure_told(&self, addr: &str) -> Result<()> {
-        let generation = self.generation.load(Ordering::SeqCst);
-        if self.told().get(addr).is_some_and(|told| *told >= generation) {
+        if self.is_told(&self.told(), addr) {
             return Ok(());
         }
         self.heartbeat(addr).await
@@ -335,6 +382,7 @@ impl Instance {
     pub(crate) async fn shut_down(&self, deadline: Instant) {
         let (producers, consumers): (Vec<_>, Vec<_>) = {
             let groups = self.groups();
+            self.closing.store(true, Ordering::SeqCst);
             let alive = |(group, endpoint): (&String, &Weak<dyn ProducerEndpoint>)| {
                 Some((group.clone(), endpoint.upgrade()?))
             };
@@ -351,12 +399,15 @@ impl Instance {
             .iter()
             .for_each(|(_, endpoint)| drop(drains.spawn(endpoint.clone().drain(deadline))));
         while drains.join_next().await.is_some() {}
-        for (group, _) in consumers {
-            self.leave(Kind::Consumer, &group).await;
+        let consumers = consumers.into_iter().map(|(group, _)| (Kind::Consumer, group));
+        let producers = producers.into_iter().map(|(group, _)| (Kind::Producer, group));
+        let mut leaves = JoinSet::new();
+        for (kind, group) in consumers.chain(producers) {
+            if let Some(instance) = self.me.upgrade() {
+                leaves.spawn(async move { instance.leave(kind, &group).await });
+            }
         }
-        for (group, _) in producers {
-            self.leave(Kind::Producer, &group).await;
-        }
+        while leaves.join_next().await.is_some() {}
         self.stop();
     }
 
@@ -370,7 +421,7 @@ impl Instance {
 impl Handler for Instance {
     fn connected(&self, addr: &Arc<str>) {
         // A broker knows a client by its connection: over a new one it has to be told again, at once and not half a minute later.
-        self.told().remove(&**addr);
+        self.told().generations.remove(&**addr);
         let masters_only = self.groups().consumers.is_empty();
         if !self.routes.addresses(masters_only).iter().any(|known| **known == **addr) {
             return;

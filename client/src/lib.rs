@@ -58,6 +58,7 @@ mod admin;
 mod broker;
 mod client;
 mod compress;
+mod deadline;
 pub mod endpoint;
 mod error;
 #[cfg(test)]

@@ -380,29 +380,7 @@ pub(crate) fn open_body(flags: i32, body: Bytes) -> Bytes {
 mod tests {
     use super::*;
     use crate::compress::Compression;
-    use ringmq_net::record::RecordFields;
-
-    pub(crate) fn stored(topic: &str, flags: i32, body: &[u8], properties: &str) -> Bytes {
-        let fields = RecordFields {
-            queue_id: 3,
-            flag: 9,
-            queue_offset: 7,
-            physical_offset: 4660,
-            sys_flag: flags,
-            born_timestamp: 1,
-            born_host: "10.0.0.9:50000".parse().unwrap(),
-            store_timestamp: 2,
-            store_host: "127.0.0.1:10911".parse().unwrap(),
-            reconsume_times: 1,
-            prepared_transaction_offset: 0,
-            body,
-            topic,
-            properties: properties.as_bytes(),
-        };
-        let mut out = vec![0; fields.encoded_len()];
-        fields.encode(&mut out);
-        out.into()
-    }
+    use crate::fake::record as stored;
 
     #[test]
     fn received_messages_are_opened_and_keep_their_flag() {

@@ -154,7 +154,7 @@ impl Broker {
     /// See [`Broker`]; [`crate::Error::Malformed`] for messages that cannot be read.
     pub async fn pull(&self, pull: &PullRequest) -> Result<PullReply> {
         let command = pull.command();
-        let broker = self.with_timeout(self.timeout.max(pull.hold + HOLD_SLACK));
+        let broker = self.with_timeout(self.timeout.max(pull.hold.saturating_add(HOLD_SLACK)));
         let reply = broker.request(&command).await?;
         let status = match reply.code {
             response::SUCCESS => PullStatus::Found,

@@ -110,7 +110,7 @@ impl ProducerBuilder {
 
     /// What one try may take while others remain. Default: an equal share of the rest, but at least 1 s.
     pub fn try_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.try_timeout = Some(timeout);
+        self.settings.try_timeout = Some(timeout.max(Duration::from_millis(1)));
         self
     }
 

@@ -7,6 +7,8 @@ mod receipt;
 mod request;
 mod select;
 mod send;
+#[cfg(test)]
+mod tests;
 mod transaction;
 
 use std::fmt;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use ringmq_net::body::MessageQueue;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 pub use builder::ProducerBuilder;
@@ -28,13 +31,14 @@ pub use transaction::{
 };
 
 use crate::client::Client;
+use crate::deadline::{deadline, left};
 use crate::endpoint::{BoxFuture, ProducerEndpoint, Registration, TransactionCheck};
 use crate::error::{BatchFailure, Error, Result};
 use crate::instance::Instance;
 use crate::message::Message;
 use fault::Faults;
 use prepare::{Form, Prepared};
-use send::Target;
+use send::{Limit, Target};
 use transaction::Checker;
 
 /// Unit in which bytes in flight are counted.
@@ -173,24 +177,33 @@ impl Producer {
         self.shared.instance().declare(topics);
         for topic in topics {
             crate::validate::topic(topic)?;
-            self.tell_brokers(topic, self.shared.settings.send_timeout).await?;
+            let timeout = self.shared.settings.send_timeout;
+            self.tell_brokers(topic, timeout, deadline(timeout)).await?;
         }
         Ok(())
     }
 
-    /// Sees to it that the masters of a topic know this client over its present connections. A broker that fails is logged.
-    async fn tell_brokers(&self, topic: &str, timeout: Duration) -> Result<()> {
+    /// Sees to it that the masters of a topic know this client over its present connections, and waits for that `until` then. A broker
+    /// that fails is logged.
+    async fn tell_brokers(&self, topic: &str, timeout: Duration, until: Instant) -> Result<()> {
         let instance = self.shared.instance();
-        let deadline = Instant::now() + timeout;
         let route = instance.publishing(topic, timeout).await?.route;
+        let mut calls = JoinSet::new();
         for addr in route.brokers().filter_map(|(_, addrs)| addrs.get(&0)) {
-            match timeout_at(deadline, instance.ensure_told(addr)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "a broker could not be told of this client")
+            let (instance, addr) = (instance.clone(), addr.clone());
+            calls.spawn(async move {
+                if let Err(error) = instance.ensure_told(&addr).await {
+                    tracing::info!(%error, "a broker could not be told of this client");
                 }
-                Err(_) => tracing::warn!(addr, "a broker could not be told of this client in time"),
-            }
+            });
+        }
+        let all = async { while calls.join_next().await.is_some() {} };
+        if timeout_at(until, all).await.is_err() {
+            tracing::info!(
+                topic,
+                "not all brokers of a topic could be told of this client in time"
+            );
+            calls.detach_all();
         }
         Ok(())
     }
@@ -256,8 +269,8 @@ impl Producer {
         message: Message,
         pick: impl FnOnce(&[MessageQueue]) -> Option<MessageQueue>,
     ) -> Result<SendReceipt> {
-        let begun = Instant::now();
         let timeout = self.shared.settings.send_timeout;
+        let deadline = deadline(timeout);
         let prepared = self.prepare(message, Form::Plain)?;
         let queues = self.shared.writable(&prepared.topic, timeout).await?;
         let queue = pick(&queues).ok_or_else(|| {
@@ -267,8 +280,7 @@ impl Producer {
                 prepared.topic
             ))
         })?;
-        let left = timeout.saturating_sub(begun.elapsed());
-        self.run(&prepared, Target::Queue(&queue), left).await
+        self.run(&prepared, Target::Queue(&queue), left(deadline)).await
     }
 
     /// Sends a message and does not wait for an answer: done when it is queued for the connection. It may get lost without anybody's
@@ -279,7 +291,7 @@ impl Producer {
     pub async fn send_oneway(&self, message: Message) -> Result<()> {
         let prepared = self.prepare(message, Form::Plain)?;
         let timeout = self.shared.settings.send_timeout;
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let work = self.shared.send_oneway(&prepared, deadline);
         self.shared.bounded(prepared.body.len(), deadline, work).await
     }
@@ -327,7 +339,7 @@ impl Producer {
     /// # Errors
     /// None so far; what cannot be told to a broker is logged.
     pub async fn shutdown(&self) -> Result<()> {
-        let deadline = Instant::now() + self.shared.instance().config.drain_timeout;
+        let deadline = deadline(self.shared.instance().config.drain_timeout);
         self.shared.close(deadline).await;
         let registration = {
             let mut slot = self.shared.registration.lock().unwrap_or_else(PoisonError::into_inner);
@@ -350,8 +362,8 @@ impl Producer {
         target: Target<'_>,
         timeout: Duration,
     ) -> Result<SendReceipt> {
-        let begun = Instant::now();
-        let work = self.shared.send(prepared, target, begun, timeout);
-        self.shared.bounded(prepared.body.len(), begun + timeout, work).await
+        let limit = Limit::new(timeout);
+        let work = self.shared.send(prepared, target, limit);
+        self.shared.bounded(prepared.body.len(), limit.deadline, work).await
     }
 }

@@ -8,8 +8,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Form, Producer, Target};
+use crate::deadline::{deadline, left};
 use crate::error::{Error, Result};
 use crate::message::{Message, ReceivedMessage, names};
+
+/// The part of a request's time that a broker gets to hear of this client: one that is silent must leave time for the request.
+const TELLING_SHARE: u32 = 4;
 
 /// Requests that wait for their replies, by correlation id. Each is completed once, by whoever comes first: its reply, its time limit, or its end.
 #[derive(Default)]
@@ -26,6 +30,11 @@ impl Replies {
     pub(crate) fn deliver(&self, id: &str, reply: ReceivedMessage) -> bool {
         let waiter = self.waiting().remove(id);
         waiter.is_some_and(|waiter| waiter.send(reply).is_ok())
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting().is_empty()
     }
 
     fn expect(&self, id: &str) -> (Expected<'_>, oneshot::Receiver<ReceivedMessage>) {
@@ -57,7 +66,7 @@ impl Producer {
     /// As [`Producer::send`]; [`Error::NoReply`] when the request was stored but no reply came.
     pub async fn request(&self, message: Message, timeout: Duration) -> Result<ReceivedMessage> {
         let begun = Instant::now();
-        let deadline = begun + timeout;
+        let deadline = deadline(timeout);
         let id = correlation_id();
         let topic = message.topic().to_owned();
         let message = message
@@ -65,13 +74,20 @@ impl Producer {
             .system(names::REPLY_TO_CLIENT, self.client().id())
             .system(names::TTL, timeout.as_millis().to_string());
         let prepared = self.prepare(message, Form::Plain)?;
-        self.tell_brokers(&topic, timeout).await?;
-        let (_expected, reply) = self.shared.instance().replies.expect(&id);
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.run(&prepared, Target::Next, left).await?;
-        match timeout_at(deadline, reply).await {
-            Ok(Ok(reply)) => Ok(reply),
-            _ => Err(Error::NoReply { topic, waited: begun.elapsed() }),
+        self.tell_brokers(&topic, timeout, begun + left(deadline) / TELLING_SHARE).await?;
+        let (_expected, mut reply) = self.shared.instance().replies.expect(&id);
+        let sent = tokio::select! {
+            biased;
+            // A reply says that the request was stored, whatever became of the answer to the send.
+            reply = &mut reply => return reply.map_err(|_| Error::Closed("the client")),
+            sent = self.run(&prepared, Target::Next, left(deadline)) => sent,
+        };
+        match sent {
+            Ok(_) => match timeout_at(deadline, &mut reply).await {
+                Ok(Ok(reply)) => Ok(reply),
+                _ => Err(Error::NoReply { topic, waited: begun.elapsed() }),
+            },
+            Err(failed) => reply.try_recv().map_err(|_| failed),
         }
     }
 }

@@ -8,27 +8,31 @@ use tokio::time::Instant;
 
 use super::fault::Faults;
 
-/// The next queue in turn. After a failed try one of another broker, if there is one. With latency faults: of a broker that is available, else of
-/// one that is reachable, else as without.
+/// The next queue in turn. `tried` are the brokers of the tries that failed, in order: a broker that was not tried is taken if there is one, else
+/// one that was not the last. With latency faults: among those not tried one that is available, else one that is reachable.
 pub(super) fn next<'q>(
     queues: &'q [MessageQueue],
     cursor: &AtomicU32,
-    last_failed: Option<&str>,
+    tried: &[&str],
     faults: Option<&Faults>,
     now: Instant,
 ) -> Option<&'q MessageQueue> {
     if queues.is_empty() {
         return None;
     }
-    let start = cursor.fetch_add(1, Ordering::Relaxed) as usize;
-    let in_turn = || (0..queues.len()).map(|at| &queues[(start + at) % queues.len()]);
-    let other = |queue: &&MessageQueue| last_failed != Some(queue.broker_name.as_str());
+    let start = cursor.fetch_add(1, Ordering::Relaxed) as usize % queues.len();
+    let in_turn = || queues[start..].iter().chain(&queues[..start]);
+    let fresh = |queue: &&MessageQueue| !tried.contains(&queue.broker_name.as_str());
+    let other = |queue: &&MessageQueue| tried.last() != Some(&queue.broker_name.as_str());
     let judged = faults.and_then(|faults| {
-        let available = |q: &&MessageQueue| other(q) && faults.is_available(&q.broker_name, now);
-        let reachable = |q: &&MessageQueue| other(q) && faults.is_reachable(&q.broker_name);
+        let available = |q: &&MessageQueue| fresh(q) && faults.is_available(&q.broker_name, now);
+        let reachable = |q: &&MessageQueue| fresh(q) && faults.is_reachable(&q.broker_name);
         in_turn().find(available).or_else(|| in_turn().find(reachable))
     });
-    judged.or_else(|| in_turn().find(other)).or_else(|| in_turn().next())
+    judged
+        .or_else(|| in_turn().find(fresh))
+        .or_else(|| in_turn().find(other))
+        .or_else(|| in_turn().next())
 }
 
 /// The queue of a key: always the same one while the queues are the same. Java's `SelectMessageQueueByHash` gives the same for a string.
@@ -56,12 +60,11 @@ mod tests {
         let cursor = AtomicU32::new(u32::MAX - 5);
         let mut seen: HashMap<_, u32> = HashMap::new();
         for _ in 0..400 {
-            *seen
-                .entry(next(&queues, &cursor, None, None, Instant::now()).unwrap())
-                .or_default() += 1;
+            *seen.entry(next(&queues, &cursor, &[], None, Instant::now()).unwrap()).or_default() +=
+                1;
         }
         assert!(seen.values().all(|count| *count == 100), "{seen:?}");
-        assert_eq!(next(&[], &cursor, None, None, Instant::now()), None);
+        assert_eq!(next(&[], &cursor, &[], None, Instant::now()), None);
     }
 
     #[test]
@@ -69,11 +72,18 @@ mod tests {
         let two = queues(&["a", "b"], 3);
         let cursor = AtomicU32::new(0);
         for _ in 0..20 {
-            let queue = next(&two, &cursor, Some("a"), None, Instant::now()).unwrap();
+            let queue = next(&two, &cursor, &["a"], None, Instant::now()).unwrap();
             assert_eq!(queue.broker_name, "b");
         }
+        let three = queues(&["a", "b", "c"], 1);
+        for _ in 0..20 {
+            let queue = next(&three, &cursor, &["a", "b"], None, Instant::now()).unwrap();
+            assert_eq!(queue.broker_name, "c", "the one that was not tried yet");
+            let queue = next(&three, &cursor, &["a", "b", "c"], None, Instant::now()).unwrap();
+            assert_ne!(queue.broker_name, "c", "not the one that failed last");
+        }
         let one = queues(&["a"], 2);
-        assert!(next(&one, &cursor, Some("a"), None, Instant::now()).is_some());
+        assert!(next(&one, &cursor, &["a"], None, Instant::now()).is_some());
     }
 
     #[test]
@@ -84,16 +94,16 @@ mod tests {
         let cursor = AtomicU32::new(0);
         faults.failed("a", true, now);
         for _ in 0..20 {
-            assert_eq!(next(&two, &cursor, None, Some(&faults), now).unwrap().broker_name, "b");
+            assert_eq!(next(&two, &cursor, &[], Some(&faults), now).unwrap().broker_name, "b");
         }
         // b was refused lately, a is unreachable: b it is, and a only when b just failed.
         faults.failed("b", false, now);
-        assert_eq!(next(&two, &cursor, None, Some(&faults), now).unwrap().broker_name, "b");
-        assert_eq!(next(&two, &cursor, Some("b"), Some(&faults), now).unwrap().broker_name, "a");
+        assert_eq!(next(&two, &cursor, &[], Some(&faults), now).unwrap().broker_name, "b");
+        assert_eq!(next(&two, &cursor, &["b"], Some(&faults), now).unwrap().broker_name, "a");
         // Time alone makes b available again, but not a, which nobody has reached.
         let later = now + Duration::from_secs(60);
         for _ in 0..20 {
-            assert_eq!(next(&two, &cursor, None, Some(&faults), later).unwrap().broker_name, "b");
+            assert_eq!(next(&two, &cursor, &[], Some(&faults), later).unwrap().broker_name, "b");
         }
     }
 

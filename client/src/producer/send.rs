@@ -13,6 +13,7 @@ use tracing::Instrument;
 use super::prepare::Prepared;
 use super::receipt::{SendReceipt, SendStatus};
 use super::{Shared, select};
+use crate::deadline::{deadline, left};
 use crate::error::{Attempt, Error, Result, SendFailure};
 use crate::route::{Publishing, TEMPLATE_TOPIC};
 
@@ -26,6 +27,24 @@ pub(super) enum Target<'a> {
     Next,
     /// There and nowhere else.
     Queue(&'a MessageQueue),
+}
+
+/// What a call may take, and when it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    begun: Instant,
+    timeout: Duration,
+    pub(super) deadline: Instant,
+}
+
+impl Limit {
+    pub(super) fn new(timeout: Duration) -> Limit {
+        Limit { begun: Instant::now(), timeout, deadline: deadline(timeout) }
+    }
+
+    fn left(&self) -> Duration {
+        left(self.deadline)
+    }
 }
 
 /// How a try ended without a receipt.
@@ -49,13 +68,12 @@ impl Shared {
     /// The route with at least one queue to write to. One that is known without any is asked for again.
     async fn usable(&self, topic: &str, timeout: Duration) -> Result<Publishing> {
         let instance = self.instance();
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let found = instance.publishing(topic, timeout).await?;
         if !found.route.writable.is_empty() {
             return Ok(found);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let found = self.renewed(topic, left).await?;
+        let found = self.renewed(topic, left(deadline)).await?;
         if found.route.writable.is_empty() {
             let why = "no broker with a master lets it be written to; look at its permissions and brokers";
             return Err(Error::NoRoute { topic: topic.to_owned(), why });
@@ -74,22 +92,18 @@ impl Shared {
         &self,
         prepared: &Prepared,
         target: Target<'_>,
-        begun: Instant,
-        timeout: Duration,
+        limit: Limit,
     ) -> Result<SendReceipt> {
         let span = tracing::debug_span!("send", topic = prepared.topic, id = prepared.message_id);
-        self.send_in_span(prepared, target, begun, timeout).instrument(span).await
+        self.send_in_span(prepared, target, limit).instrument(span).await
     }
 
     async fn send_in_span(
         &self,
         prepared: &Prepared,
         target: Target<'_>,
-        begun: Instant,
-        timeout: Duration,
+        limit: Limit,
     ) -> Result<SendReceipt> {
-        let deadline = begun + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
         let tries = match target {
             Target::Next => self.settings.retries.saturating_add(1),
             Target::Queue(_) => 1,
@@ -97,21 +111,21 @@ impl Shared {
         let mut attempts: Vec<Attempt> = Vec::new();
         let mut stored: Option<SendReceipt> = None;
         for at in 0..tries {
-            if at > 0 && left().is_zero() {
+            if limit.left().is_zero() {
                 break;
             }
             let queue = match target {
                 Target::Queue(queue) => queue.clone(),
-                Target::Next => match self.pick(prepared, &attempts, left()).await {
+                Target::Next => match self.pick(prepared, &attempts, limit.left()).await {
                     Ok(queue) => queue,
                     // What was tried says more than that there is no route any more.
                     Err(_) if !attempts.is_empty() => break,
                     Err(error) => return Err(error),
                 },
             };
-            self.pause_before(&queue, &attempts, left()).await;
+            self.pause_before(&queue, &attempts, limit.left()).await;
             let began = Instant::now();
-            let share = self.settings.share(left(), tries - at);
+            let share = self.settings.share(limit.left(), tries - at);
             match self.attempt(prepared, &queue, share).await {
                 Ok(receipt)
                     if receipt.status != SendStatus::Ok && self.settings.retry_not_stored =>
@@ -135,7 +149,7 @@ impl Shared {
         }
         match stored {
             Some(receipt) => Ok(receipt),
-            None => Err(failure(prepared, attempts, begun.elapsed(), timeout)),
+            None => Err(failure(prepared, attempts, limit)),
         }
     }
 
@@ -146,9 +160,10 @@ impl Shared {
         left: Duration,
     ) -> Result<MessageQueue> {
         let found = self.usable(&prepared.topic, left).await?;
-        let last = attempts.last().map(|attempt| attempt.broker.as_str());
+        let tried: Vec<&str> = attempts.iter().map(|attempt| attempt.broker.as_str()).collect();
         let queues = &found.route.writable;
-        let next = select::next(queues, &found.cursor, last, self.faults.as_ref(), Instant::now());
+        let next =
+            select::next(queues, &found.cursor, &tried, self.faults.as_ref(), Instant::now());
         let why = "it has no queue to write to";
         next.cloned().ok_or_else(|| Error::NoRoute { topic: prepared.topic.clone(), why })
     }
@@ -184,6 +199,8 @@ impl Shared {
         match SendReceipt::read(&reply, &prepared.message_id, queue) {
             Some(Ok(receipt)) => {
                 self.note(|faults, now| faults.answered(broker, began.elapsed(), now));
+                // The connection may be older than this producer.
+                self.instance().tell_later(&addr);
                 Ok(receipt)
             }
             // It is stored: a second try would store it twice.
@@ -192,8 +209,12 @@ impl Shared {
                 Err(Ended::For(Error::Malformed { addr: addr.as_str().into(), request, what }))
             }
             None => {
-                self.note(|faults, now| faults.failed(broker, false, now));
                 let again = self.settings.retry_codes.contains(&reply.code);
+                self.note(|faults, now| match again {
+                    true => faults.failed(broker, false, now),
+                    // The message is to blame, not the broker.
+                    false => faults.answered(broker, began.elapsed(), now),
+                });
                 let remark = reply.remark.unwrap_or_default();
                 let (addr, request) = (addr.as_str().into(), command.code);
                 let error = Error::Refused { addr, request, code: reply.code, remark };
@@ -225,12 +246,13 @@ impl Shared {
     }
 
     pub(super) async fn send_oneway(&self, prepared: &Prepared, deadline: Instant) -> Result<()> {
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let queue = self.pick(prepared, &[], left()).await?;
-        let addr = self.master(prepared, &queue, left()).await?;
+        let queue = self.pick(prepared, &[], left(deadline)).await?;
+        let addr = self.master(prepared, &queue, left(deadline)).await?;
         let queues = self.instance().config.default_queues;
         let command = prepared.command(&self.settings, &queue, queues);
-        self.instance().remoting.oneway(&addr, &command, left()).await
+        self.instance().remoting.oneway(&addr, &command, left(deadline)).await?;
+        self.instance().tell_later(&addr);
+        Ok(())
     }
 
     /// Asks every broker that could not be reached for anything: an answer, whatever its code, brings it back.
@@ -252,12 +274,7 @@ impl Shared {
     }
 }
 
-fn failure(
-    prepared: &Prepared,
-    mut attempts: Vec<Attempt>,
-    elapsed: Duration,
-    timeout: Duration,
-) -> Error {
+fn failure(prepared: &Prepared, mut attempts: Vec<Attempt>, limit: Limit) -> Error {
     // The end of the client, and what is wrong with the message itself, is no matter of brokers.
     if let Some(Attempt { error: error @ (Error::Closed(_) | Error::Invalid(_)), .. }) =
         attempts.last()
@@ -266,7 +283,8 @@ fn failure(
         return error.clone();
     }
     if attempts.is_empty() {
-        let what = format!("the send limit of {timeout:?} was used up before the first try");
+        let what =
+            format!("the send limit of {:?} was used up before the first try", limit.timeout);
         return Error::Busy { what };
     }
     attempts.shrink_to_fit();
@@ -274,8 +292,8 @@ fn failure(
         topic: prepared.topic.clone(),
         message_id: prepared.message_id.clone(),
         attempts,
-        elapsed,
-        timeout,
+        elapsed: limit.begun.elapsed(),
+        timeout: limit.timeout,
     }))
 }
 

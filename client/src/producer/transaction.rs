@@ -8,7 +8,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ringmq_net::code::request;
 use ringmq_net::command::Command;
@@ -18,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::prepare::Form;
 use super::receipt::{SendReceipt, SendStatus};
-use super::send::Target;
+use super::send::{Limit, Target};
 use super::{Producer, ProducerBuilder, Shared};
 use crate::endpoint::{BoxFuture, TransactionCheck};
 use crate::error::Result;
@@ -143,16 +142,20 @@ impl TransactionProducer {
     {
         let prepared = self.producer.prepare(message, Form::Half)?;
         let shared = &self.producer.shared;
-        let timeout = shared.settings.send_timeout;
-        let send = self.producer.run(&prepared, Target::Next, timeout).await?;
-        let state = match send.status {
-            SendStatus::Ok => local(send.clone()).await,
-            _ => TransactionState::Rollback,
+        let limit = Limit::new(shared.settings.send_timeout);
+        // A transaction is on its way until its end was told: a shutdown waits for that.
+        let work = async {
+            let send = shared.send(&prepared, Target::Next, limit).await?;
+            let state = match send.status {
+                SendStatus::Ok => local(send.clone()).await,
+                _ => TransactionState::Rollback,
+            };
+            if let Err(error) = shared.end_transaction(&send, state).await {
+                tracing::warn!(%error, id = send.message_id, "the end of a transaction could not be told; the broker will ask");
+            }
+            Ok(TransactionReceipt { send, state })
         };
-        if let Err(error) = shared.end_transaction(&send, state, timeout).await {
-            tracing::warn!(%error, id = send.message_id, "the end of a transaction could not be told; the broker will ask");
-        }
-        Ok(TransactionReceipt { send, state })
+        shared.bounded(prepared.body.len(), limit.deadline, work).await
     }
 
     /// [`Producer::shutdown`].
@@ -165,12 +168,7 @@ impl TransactionProducer {
 }
 
 impl Shared {
-    async fn end_transaction(
-        &self,
-        send: &SendReceipt,
-        state: TransactionState,
-        timeout: Duration,
-    ) -> Result<()> {
+    async fn end_transaction(&self, send: &SendReceipt, state: TransactionState) -> Result<()> {
         let broker = &send.queue.broker_name;
         let none = || crate::Error::NoMaster { broker: broker.clone() };
         let addr = self.instance().routes.master(broker).ok_or_else(none)?;
@@ -191,7 +189,7 @@ impl Shared {
             transaction_id: send.transaction_id.as_deref().or(Some(&send.message_id)),
         };
         let command = end_command(&header, &send.queue.topic);
-        self.instance().remoting.oneway(&addr, &command, timeout).await
+        self.instance().remoting.oneway(&addr, &command, self.settings.send_timeout).await
     }
 }
 

@@ -151,7 +151,7 @@ impl Connection {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Sends a request and waits for its answer. `Ok(None)`: the connection had ended before anything was written.
+    /// Sends a request and waits for its answer. `Ok(None)`: the connection had ended before anything of it was written.
     pub(crate) async fn call(
         &self,
         command: &Command,
@@ -167,17 +167,18 @@ impl Connection {
                 ),
             });
         };
-        let _permit = permit.map_err(|_| self.lost())?;
+        // The window is closed with the connection.
+        let Ok(_permit) = permit else { return Ok(None) };
         let opaque = self.next_opaque.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let Some(_entry) = Entry::register(self, opaque, answer) else { return Ok(None) };
         let reads_before = self.reads.load(Ordering::Relaxed);
-        let exchange = async {
-            self.put(command, opaque, 0).await?;
-            answered.await.map(Some).map_err(|_| self.lost())
-        };
-        match timeout_at(deadline, exchange).await {
-            Ok(done) => done,
+        if !self.put_by(deadline, command, opaque, 0).await? {
+            return Ok(None);
+        }
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(reply)) => Ok(Some(reply)),
+            Ok(Err(_)) => Err(self.lost()),
             Err(_) => {
                 let waited = began.elapsed();
                 let silent = self.reads.load(Ordering::Relaxed) == reads_before;
@@ -189,18 +190,26 @@ impl Connection {
         }
     }
 
-    /// Sends a request that is not answered; done when it is in the writer's queue.
-    pub(crate) async fn oneway(&self, command: &Command, deadline: Instant) -> Result<()> {
+    /// Sends a request that is not answered; done when it is in the writer's queue. False: the connection had ended before.
+    pub(crate) async fn oneway(&self, command: &Command, deadline: Instant) -> Result<bool> {
         let opaque = self.next_opaque.fetch_add(1, Ordering::Relaxed);
-        match timeout_at(deadline, self.put(command, opaque, FLAG_ONEWAY)).await {
-            Ok(done) => done,
-            Err(_) => Err(Error::Busy {
-                what: format!("the queue of frames to {} stayed full", self.addr),
-            }),
-        }
+        self.put_by(deadline, command, opaque, FLAG_ONEWAY).await
     }
 
-    async fn put(&self, command: &Command, opaque: i32, flag: i32) -> Result<()> {
+    async fn put_by(
+        &self,
+        deadline: Instant,
+        command: &Command,
+        opaque: i32,
+        flag: i32,
+    ) -> Result<bool> {
+        let put = timeout_at(deadline, self.put(command, opaque, flag)).await;
+        let what = || format!("the queue of frames to {} stayed full", self.addr);
+        put.unwrap_or_else(|_| Err(Error::Busy { what: what() }))
+    }
+
+    /// Queues a request for the writer; false when the connection has ended, and nothing was written.
+    async fn put(&self, command: &Command, opaque: i32, flag: i32) -> Result<bool> {
         let ext: Vec<(&str, ExtValue<'_>)> =
             command.ext.iter().map(|(name, value)| (name.as_ref(), ExtValue::Str(value))).collect();
         let head = RequestHead {
@@ -219,15 +228,13 @@ impl Connection {
                 command.code
             )));
         }
-        self.enqueue(bytes.freeze(), command.body.clone()).await
+        Ok(self.enqueue(bytes.freeze(), command.body.clone()).await)
     }
 
-    async fn enqueue(&self, head: Bytes, body: Bytes) -> Result<()> {
-        let units = (head.len() + body.len()).div_ceil(OUT_UNIT_BYTES) as u32;
-        let room = self.room.clone().acquire_many_owned(units.min(OUT_UNITS_MAX)).await;
-        let room = room.map_err(|_| self.lost())?;
-        let frame = Frame { head, body, _room: room };
-        self.out.send(frame).await.map_err(|_| self.lost())
+    async fn enqueue(&self, head: Bytes, body: Bytes) -> bool {
+        let units = units(head.len() + body.len());
+        let Ok(room) = self.room.clone().acquire_many_owned(units).await else { return false };
+        self.out.send(Frame { head, body, _room: room }).await.is_ok()
     }
 
     /// What the peer sent: an answer goes to who waits for it, a request to the handler.
@@ -242,36 +249,47 @@ impl Connection {
             return;
         }
         let Some(handler) = self.handler.upgrade() else { return };
+        let (opaque, oneway, code) = (command.opaque, command.is_oneway(), command.code);
+        let Ok(permit) = self.serving.clone().try_acquire_owned() else {
+            tracing::warn!(addr = %self.addr, code, "too many requests of a broker at once, one is refused");
+            if !oneway {
+                self.refuse(opaque);
+            }
+            return;
+        };
         let connection = self.clone();
-        let permit = self.serving.clone().try_acquire_owned();
         tokio::spawn(async move {
-            let (opaque, oneway, code) = (command.opaque, command.is_oneway(), command.code);
-            let reply = match &permit {
-                Ok(_) => handler.handle(connection.addr.clone(), command).await,
-                Err(_) => {
-                    tracing::warn!(addr = %connection.addr, code, "too many requests of a broker at once, one is refused");
-                    let mut busy = Command::request(response::SYSTEM_BUSY);
-                    busy.remark = Some("too many requests at once".into());
-                    Some(busy)
-                }
-            };
-            if let (false, Some(reply)) = (oneway, reply) {
-                connection.answer(reply, opaque).await;
+            let reply = handler.handle(connection.addr.clone(), command).await;
+            let encoded = reply.filter(|_| !oneway).and_then(|reply| encode_answer(reply, opaque));
+            if let Some(bytes) = encoded {
+                // If it cannot be said any more, the peer's request failed with its connection.
+                connection.enqueue(bytes, Bytes::new()).await;
             }
             drop(permit);
         });
     }
 
-    async fn answer(&self, mut reply: Command, opaque: i32) {
-        reply.opaque = opaque;
-        reply.flag = FLAG_RESPONSE;
-        reply.language = Language::RUST;
-        let mut bytes = BytesMut::new();
-        if reply.try_encode(&mut bytes) {
-            // The peer's request failed with its connection.
-            let _ = self.enqueue(bytes.freeze(), Bytes::new()).await;
+    /// Refuses a request of the peer, if that can be said without waiting: nothing may gather here.
+    fn refuse(&self, opaque: i32) {
+        let mut busy = Command::request(response::SYSTEM_BUSY);
+        busy.remark = Some("too many requests at once".into());
+        let Some(head) = encode_answer(busy, opaque) else { return };
+        if let Ok(room) = self.room.clone().try_acquire_many_owned(units(head.len())) {
+            let _ = self.out.try_send(Frame { head, body: Bytes::new(), _room: room });
         }
     }
+}
+
+fn units(bytes: usize) -> u32 {
+    bytes.div_ceil(OUT_UNIT_BYTES).min(OUT_UNITS_MAX as usize) as u32
+}
+
+fn encode_answer(mut reply: Command, opaque: i32) -> Option<Bytes> {
+    reply.opaque = opaque;
+    reply.flag = FLAG_RESPONSE;
+    reply.language = Language::RUST;
+    let mut bytes = BytesMut::new();
+    reply.try_encode(&mut bytes).then(|| bytes.freeze())
 }
 
 /// A place in the table of waiting requests, given up when the call ends in whatever way.

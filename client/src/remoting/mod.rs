@@ -16,11 +16,14 @@ use ringmq_net::command::Command;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use crate::deadline::deadline;
 use crate::error::{Error, Result};
 use connection::Connection;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Connections that a call tries: one that ended between the look at it and the first byte costs another look, not the call.
+const LOOKS: usize = 3;
 
 /// The answer to a request of a broker; `None` when there is none to give.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Option<Command>> + Send>>;
@@ -66,6 +69,14 @@ impl Backoff {
     }
 }
 
+fn ended_at_once(addr: &str) -> Error {
+    let why = io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "connections end right after they are opened",
+    );
+    Error::Connect { addr: addr.into(), cause: Arc::new(why) }
+}
+
 /// All connections of a client.
 pub(crate) struct Remoting {
     limits: Limits,
@@ -108,15 +119,14 @@ impl Remoting {
         command: &Command,
         timeout: Duration,
     ) -> Result<Command> {
-        let deadline = Instant::now() + timeout;
-        // A connection that ended between the look at it and the first byte costs another look, not the call.
-        for _ in 0..2 {
+        let deadline = deadline(timeout);
+        for _ in 0..LOOKS {
             let connection = self.connection(addr, deadline).await?;
             if let Some(reply) = connection.call(command, deadline).await? {
                 return Ok(reply);
             }
         }
-        Err(Error::Lost { addr: addr.into(), why: "it ended right after it was opened".into() })
+        Err(ended_at_once(addr))
     }
 
     /// Sends a request that is not answered.
@@ -129,8 +139,27 @@ impl Remoting {
         command: &Command,
         timeout: Duration,
     ) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        self.connection(addr, deadline).await?.oneway(command, deadline).await
+        let deadline = deadline(timeout);
+        for _ in 0..LOOKS {
+            if self.connection(addr, deadline).await?.oneway(command, deadline).await? {
+                return Ok(());
+            }
+        }
+        Err(ended_at_once(addr))
+    }
+
+    /// Is there an open connection to that address?
+    pub(crate) fn is_connected(&self, addr: &str) -> bool {
+        let slots = self.slots();
+        slots.as_ref().and_then(|slots| slots.get(addr)).is_some_and(|slot| slot.open().is_some())
+    }
+
+    /// Forgets addresses without a connection that nobody is using: brokers come and go, and their addresses with them.
+    pub(crate) fn prune(&self) {
+        if let Some(slots) = self.slots().as_mut() {
+            // Who uses one has taken it under this lock.
+            slots.retain(|_, slot| slot.open().is_some() || Arc::strong_count(slot) > 1);
+        }
     }
 
     async fn connection(&self, addr: &str, deadline: Instant) -> Result<Arc<Connection>> {
@@ -151,7 +180,7 @@ impl Remoting {
         {
             return Err(error.clone());
         }
-        let limit = deadline.min(Instant::now() + self.limits.connect);
+        let limit = deadline.min(crate::deadline::deadline(self.limits.connect));
         let stream = match timeout_at(limit, TcpStream::connect(&*slot.addr)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => return Err(slot.refuse(&mut backoff, e)),

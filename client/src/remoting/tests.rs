@@ -179,3 +179,51 @@ async fn an_unused_connection_is_closed_and_a_closed_client_refuses() {
     let closed = remoting.call(&addr, &ask(), LONG).await.unwrap_err();
     assert!(matches!(closed, Error::Closed(_)), "{closed}");
 }
+
+#[tokio::test]
+async fn addresses_without_a_connection_are_forgotten_and_those_in_use_kept() {
+    let fake = Fake::start(|_| React::Answer(ok())).await;
+    let (_, remoting) = remoting(LIMITS);
+    remoting.call(&fake.addr(), &ask(), LONG).await.unwrap();
+    let _ = remoting.call(&nobody().await, &ask(), LONG).await;
+    assert_eq!(remoting.slots().as_ref().unwrap().len(), 2);
+    remoting.prune();
+    assert_eq!(remoting.slots().as_ref().unwrap().len(), 1);
+    assert!(remoting.is_connected(&fake.addr()));
+    fake.cut();
+    eventually(|| (!remoting.is_connected(&fake.addr())).then_some(())).await;
+    remoting.prune();
+    assert!(remoting.slots().as_ref().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn many_requests_of_the_peer_at_once_are_served_within_a_bound_and_refused_beyond() {
+    struct Slow(tokio::sync::Semaphore);
+    impl Handler for Slow {
+        fn connected(&self, _: &Arc<str>) {}
+        fn handle(self: Arc<Self>, _: Arc<str>, _: Command) -> Answer {
+            Box::pin(async move {
+                self.0.acquire().await.unwrap().forget();
+                Some(ok())
+            })
+        }
+    }
+    let slow = Arc::new(Slow(tokio::sync::Semaphore::new(0)));
+    let handler: Weak<dyn Handler> = Arc::downgrade(&(slow.clone() as Arc<dyn Handler>));
+    let remoting = Remoting::new(LIMITS, handler);
+    let fake = Fake::start(|_| React::Answer(ok())).await;
+    remoting.call(&fake.addr(), &ask(), LONG).await.unwrap();
+    for _ in 0..64 {
+        fake.tell(Command::request(NOTIFY_CONSUMER_IDS_CHANGED));
+    }
+    let refused = fake.ask(Command::request(NOTIFY_CONSUMER_IDS_CHANGED)).await;
+    assert_eq!(refused.code, ringmq_net::code::response::SYSTEM_BUSY);
+    slow.0.add_permits(100);
+    // There is room again as soon as one was served.
+    loop {
+        let answer = fake.ask(Command::request(NOTIFY_CONSUMER_IDS_CHANGED)).await;
+        if answer.code == 0 {
+            break;
+        }
+    }
+}

@@ -17,6 +17,7 @@ use ringmq_net::command::Command;
 use ringmq_net::headers::RouteHeader;
 use tokio::time::Instant;
 
+use crate::deadline::{deadline, left};
 use crate::error::{Error, Result};
 pub(crate) use name_servers::NameServers;
 pub use topic::TopicRoute;
@@ -130,17 +131,14 @@ impl Routes {
             let entry = table.topics.entry(topic.to_owned()).or_insert_with(|| Entry::new(began));
             entry.asking.clone()
         };
-        let deadline = began + timeout;
+        let deadline = deadline(timeout);
         let Ok(_turn) = tokio::time::timeout_at(deadline, asking.lock()).await else {
-            return Err(Error::Busy {
-                what: format!("the route of {topic} was being asked for over {timeout:?}"),
-            });
+            return Err(self.servers.silent(began.elapsed()));
         };
         if let Some(found) = self.fetched_since(topic, began) {
             return Ok((found, false));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.ask(topic, missing, left).await {
+        match self.ask(topic, missing, left(deadline)).await {
             Ok(route) => Ok(self.put(topic, route)),
             Err(error) => {
                 if matches!(error, Error::NoRoute { .. }) {
@@ -158,7 +156,7 @@ impl Routes {
     }
 
     async fn ask(&self, topic: &str, missing: Missing, timeout: Duration) -> Result<TopicRoute> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         if let Some(data) = self.fetch(topic, timeout).await? {
             return Ok(TopicRoute::new(topic, data, false));
         }
@@ -166,8 +164,7 @@ impl Routes {
         let Missing::TakesTemplate(queues) = missing else {
             return Err(no_route("it does not exist; create it"));
         };
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.fetch(TEMPLATE_TOPIC, left).await? {
+        match self.fetch(TEMPLATE_TOPIC, left(deadline)).await? {
             Some(data) => Ok(TopicRoute::of_template(topic, data, queues)),
             None => {
                 Err(no_route("it does not exist, and no broker creates topics by sends; create it"))
@@ -187,7 +184,8 @@ impl Routes {
         let code = request::GET_ROUTEINFO_BY_TOPIC;
         let header = RouteHeader { topic, accept_standard_json_only: true };
         let command = Command::request(code).with_header(&header.ext());
-        let (addr, reply) = self.servers.call(&command, timeout).await?;
+        let knows = |reply: &Command| reply.code != response::TOPIC_NOT_EXIST;
+        let (addr, reply) = self.servers.call_knowing(&command, timeout, knows).await?;
         match reply.code {
             response::SUCCESS => TopicRouteData::from_json(&reply.body)
                 .map(Some)

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringmq_net::command::Command;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
+use crate::deadline::{deadline, left};
 use crate::error::{Error, Result};
 use crate::remoting::Remoting;
 
@@ -13,6 +14,8 @@ use crate::remoting::Remoting;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// What one of several gets of a call's time, at least.
 const SHARE_MIN: Duration = Duration::from_millis(300);
+/// Longest wait for each further name server's view of what one does not know.
+const SECOND_VIEW_MAX: Duration = Duration::from_millis(500);
 
 /// The name servers that a client knows. They do not know each other, and each knows every broker.
 pub(crate) struct NameServers {
@@ -59,6 +62,12 @@ impl NameServers {
         }
     }
 
+    /// The error of who waited in vain for another's question to them.
+    pub(crate) fn silent(&self, waited: Duration) -> Error {
+        let one = |addr: &String| Error::Timeout { addr: addr.as_str().into(), waited };
+        Error::NameServers(self.addrs().iter().map(one).collect())
+    }
+
     /// The first answer of any of them, with who gave it. Those that fail are passed over, and asked again as long as there is time.
     ///
     /// # Errors
@@ -68,23 +77,39 @@ impl NameServers {
         command: &Command,
         timeout: Duration,
     ) -> Result<(Arc<str>, Command)> {
-        let deadline = Instant::now() + timeout;
+        self.call_knowing(command, timeout, |_| true).await
+    }
+
+    /// [`NameServers::call`], where an answer that does not know counts only if no other name server does: one that just started
+    /// has not heard of all brokers yet.
+    pub(crate) async fn call_knowing(
+        &self,
+        command: &Command,
+        timeout: Duration,
+        knows: impl Fn(&Command) -> bool,
+    ) -> Result<(Arc<str>, Command)> {
+        let deadline = deadline(timeout);
         loop {
             let (addrs, chosen) = self.snapshot();
             if addrs.is_empty() {
                 return Err(Error::NoNameServer);
             }
             let mut failures = Vec::new();
+            let mut unknown: Option<(Arc<str>, Command)> = None;
             for at in 0..addrs.len() {
                 let addr = &addrs[(chosen + at) % addrs.len()];
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = left(deadline);
                 // A server that swallows packets must leave time for the next.
-                let share = left / (addrs.len() - at) as u32;
-                match self.remoting.call(addr, command, share.max(SHARE_MIN).min(left)).await {
-                    Ok(reply) => {
+                let mut share = (left / (addrs.len() - at) as u32).max(SHARE_MIN).min(left);
+                if unknown.is_some() {
+                    share = share.min(SECOND_VIEW_MAX);
+                }
+                match self.remoting.call(addr, command, share).await {
+                    Ok(reply) if knows(&reply) => {
                         self.choose(addr);
                         return Ok((addr.as_str().into(), reply));
                     }
+                    Ok(reply) => unknown = unknown.or(Some((addr.as_str().into(), reply))),
                     Err(closed @ Error::Closed(_)) => return Err(closed),
                     Err(error) => {
                         tracing::debug!(addr, %error, "a name server did not answer");
@@ -92,7 +117,11 @@ impl NameServers {
                     }
                 }
             }
-            if deadline.saturating_duration_since(Instant::now()) <= AGAIN_AFTER {
+            if let Some((addr, reply)) = unknown {
+                self.choose(&addr);
+                return Ok((addr, reply));
+            }
+            if left(deadline) <= AGAIN_AFTER {
                 return Err(Error::NameServers(failures));
             }
             sleep(AGAIN_AFTER).await;

@@ -122,3 +122,30 @@ async fn many_who_need_a_route_ask_once_and_a_change_is_told() {
     queues.store(3, Ordering::SeqCst);
     assert!(routes.renew("t", Missing::IsError, LONG).await.unwrap().1);
 }
+
+#[tokio::test]
+async fn a_name_server_that_just_started_is_not_believed_alone() {
+    let fresh = Fake::start(|_| refusal(response::TOPIC_NOT_EXIST)).await;
+    let knows = Fake::start(|_| React::Answer(ok().with_body(one_broker()))).await;
+    for _ in 0..6 {
+        // Whichever of them a client begins with.
+        let routes = routes(vec![fresh.addr(), knows.addr()]);
+        assert!(routes.find("t", Missing::IsError, LONG).await.is_ok());
+    }
+    let alone = routes(vec![fresh.addr(), nobody().await]);
+    let error = alone.find("t", Missing::IsError, LONG).await.err().unwrap();
+    assert!(matches!(error, Error::NoRoute { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn who_waits_for_anothers_question_in_vain_is_told_of_the_name_servers() {
+    let silent = Fake::start(|_| React::Silence).await;
+    let routes = Arc::new(routes(vec![silent.addr()]));
+    let first = routes.clone();
+    let asking = tokio::spawn(async move { first.find("t", Missing::IsError, LONG).await.is_ok() });
+    silent.until_asked(request::GET_ROUTEINFO_BY_TOPIC, 1).await;
+    let waited = routes.find("t", Missing::IsError, Duration::from_millis(20)).await;
+    let error = waited.err().unwrap();
+    assert!(error.is_network() && error.to_string().contains(&silent.addr()), "{error}");
+    asking.abort();
+}
