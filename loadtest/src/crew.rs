@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use crate::clock::{Clock, SECOND_NS, Span};
 use crate::error::LoadError;
-use crate::progress::{Second, SideSecond};
+use crate::hdr_log::HdrLog;
+use crate::lag::LagWatch;
+use crate::progress::{Second, SideSecond, clear_bar};
 use crate::tally::{Live, Tally};
 use crate::usage::{ProcessUsage, own_cpu_seconds, process};
 
@@ -71,12 +73,18 @@ pub struct Watch<'a> {
     pub span: Span,
     /// The broker.
     pub pid: Option<i32>,
-    /// Print a line every second.
+    /// Print a line every second, and on a terminal a bar.
     pub progress: bool,
+    /// Messages after which the run is over, if a count ends it.
+    pub goal: Option<u64>,
     /// Counters of the workers.
     pub lives: Lives,
     /// Called once when the last producer is done, with what all of them saw.
     pub sent: &'a dyn Fn(&Tally),
+    /// Where the latencies of each second go.
+    pub hdr: Option<HdrLog>,
+    /// How far slaves are behind.
+    pub lag: Option<LagWatch>,
 }
 
 /// Starts the workers and watches them to the end.
@@ -104,7 +112,8 @@ pub fn work(jobs: Vec<Job>, watch: &Watch<'_>) -> Result<Watched, LoadError> {
         ended: None,
         shown: (SideSecond::default(), SideSecond::default()),
         series: Vec::new(),
-        in_place: std::io::stderr().is_terminal(),
+        shown_at: watch.span.start,
+        bar: std::io::stderr().is_terminal(),
     };
     let watched = watcher.run();
     if watched.is_err() {
@@ -137,8 +146,9 @@ struct Watcher<'a> {
     ended: Option<Sample>,
     /// Totals at the last progress line.
     shown: (SideSecond, SideSecond),
+    shown_at: u64,
     series: Vec<Second>,
-    in_place: bool,
+    bar: bool,
 }
 
 impl Watcher<'_> {
@@ -165,7 +175,7 @@ impl Watcher<'_> {
                 // A broker that is gone by now has no usage, which is a result too.
                 self.ended = Some(self.sample_if_there());
             }
-            if now >= tick {
+            if now >= tick || (self.workers == 0 && now > self.shown_at) {
                 self.show(now);
                 tick += SECOND_NS;
             }
@@ -208,21 +218,45 @@ impl Watcher<'_> {
     }
 
     fn show(&mut self, now: u64) {
-        let Watch { span, pid, ref lives, .. } = *self.watch;
-        let broker = pid.and_then(|pid| process(pid).ok());
-        let send = lives.send.as_deref().map(|live| SideSecond::read(live, &mut self.shown.0));
-        let receive =
-            lives.receive.as_deref().map(|live| SideSecond::read(live, &mut self.shown.1));
-        let second = Second::new(now - span.start, now < span.warm, send, receive, broker);
+        let Watch { span, pid, ref lives, ref hdr, ref lag, goal, .. } = *self.watch;
+        let length = now.saturating_sub(std::mem::replace(&mut self.shown_at, now));
+        let sides = [
+            ("send", &lives.send, &mut self.shown.0),
+            ("receive", &lives.receive, &mut self.shown.1),
+        ];
+        let [send, receive] = sides.map(|(tag, live, total)| {
+            let (side, latencies) = SideSecond::read(live.as_deref()?, total, length);
+            if let Some(hdr) = hdr {
+                hdr.add(tag, now, length, latencies);
+            }
+            Some(side)
+        });
+        let second = Second {
+            at: (now.saturating_sub(span.start) as f64 / 1e7).round() / 100.0,
+            warmup: now < span.warm,
+            send,
+            receive,
+            broker_cpu_seconds: None,
+            broker_rss_bytes: None,
+            harness_cpu_seconds: own_cpu_seconds(),
+            replication_lag_bytes: lag.as_ref().and_then(LagWatch::latest),
+        };
+        let second = second.with_broker(pid.and_then(|pid| process(pid).ok()));
         if self.watch.progress {
-            second.print(self.in_place);
+            let done = self.shown.0.messages.max(self.shown.1.messages);
+            let part = match goal {
+                Some(goal) => Some(done as f64 / goal.max(1) as f64),
+                None if span.end == u64::MAX => None,
+                None => Some((now - span.start) as f64 / (span.end - span.start).max(1) as f64),
+            };
+            second.print(if self.bar { part } else { None });
         }
         self.series.push(second);
     }
 
     fn end_line(&self) {
-        if self.watch.progress && self.in_place && !self.series.is_empty() {
-            eprintln!();
+        if self.watch.progress && self.bar {
+            clear_bar();
         }
     }
 }

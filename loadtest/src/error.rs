@@ -90,6 +90,50 @@ pub enum LoadError {
         /// What it said.
         source: io::Error,
     },
+    /// A file that can't be read or written.
+    #[error("cannot {what} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A trace that is none.
+    #[error("{} is no trace, line {line}: {why}", path.display())]
+    Trace {
+        /// Which file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// Why.
+        why: String,
+    },
+    /// A journal that is none.
+    #[error("{} is no journal of `produce --journal`: {why}", path.display())]
+    Journal {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A scenario that can't be run.
+    #[error("{}: {why}", path.display())]
+    Scenario {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        why: String,
+    },
+    /// An endpoint of a comparison that doesn't do what it should.
+    #[error("{endpoint}: {why}")]
+    Endpoint {
+        /// Its name.
+        endpoint: String,
+        /// What happened.
+        why: String,
+    },
     /// The report can't be written.
     #[error("cannot write the report {}: {source}", path.display())]
     Report {

@@ -3,11 +3,15 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::report::thousands;
 use crate::tally::Live;
 use crate::usage::ProcessUsage;
+
+/// Cells of the progress bar.
+const BAR_CELLS: usize = 40;
 
 /// One second of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -24,11 +28,17 @@ pub struct Second {
     pub broker_cpu_seconds: Option<f64>,
     /// Resident bytes of the broker.
     pub broker_rss_bytes: Option<u64>,
+    /// CPU seconds of the harness since it began.
+    pub harness_cpu_seconds: f64,
+    /// Bytes that the slaves were behind.
+    pub replication_lag_bytes: Option<u64>,
 }
 
 /// What one side did in a second.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SideSecond {
+    /// How long it was: the last one of a run is shorter.
+    pub seconds: f64,
     /// Messages.
     pub messages: u64,
     /// Their bytes.
@@ -37,29 +47,40 @@ pub struct SideSecond {
     pub errors: u64,
     /// Median latency, microseconds.
     pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
     /// The longest.
     pub max_us: f64,
 }
 
 impl SideSecond {
-    /// What is new since `total` was brought up to date, which happens on the way.
-    pub fn read(live: &Live, total: &mut SideSecond) -> SideSecond {
+    /// What is new since `total` was brought up to date `length_ns` ago, which happens on the way; and its latencies.
+    pub fn read(
+        live: &Live,
+        total: &mut SideSecond,
+        length_ns: u64,
+    ) -> (SideSecond, Histogram<u64>) {
         let now = [&live.messages, &live.bytes, &live.errors].map(|counter| counter.load(Relaxed));
         let [messages, bytes, errors] = now;
         let recent = live.take_recent();
-        let micros = |ns: u64| ns as f64 / 1e3;
+        let at = |quantile| recent.value_at_quantile(quantile) as f64 / 1e3;
         let second = SideSecond {
+            seconds: length_ns as f64 / 1e9,
             messages: messages - total.messages,
             bytes: bytes - total.bytes,
             errors: errors - total.errors,
-            p50_us: micros(recent.value_at_quantile(0.5)),
-            p99_us: micros(recent.value_at_quantile(0.99)),
-            max_us: micros(recent.max()),
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: recent.max() as f64 / 1e3,
         };
         (total.messages, total.bytes, total.errors) = (messages, bytes, errors);
-        second
+        (second, recent)
     }
 
     fn line(&self) -> String {
@@ -67,10 +88,11 @@ impl SideSecond {
             0 => String::new(),
             count => format!("  {} errors", thousands(count)),
         };
+        let per_second = |count: u64| count as f64 / self.seconds.max(1e-3);
         format!(
             "{:>11} msg/s {:>7.1} MB/s  p50 {:.2} p99 {:.2} max {:.2} ms{errors}",
-            thousands(self.messages),
-            self.bytes as f64 / 1e6,
+            thousands(per_second(self.messages) as u64),
+            per_second(self.bytes) / 1e6,
             self.p50_us / 1e3,
             self.p99_us / 1e3,
             self.max_us / 1e3,
@@ -79,27 +101,29 @@ impl SideSecond {
 }
 
 impl Second {
-    /// A second that ends `at` nanoseconds after the run's start.
+    /// With what the broker's process used.
     #[must_use]
-    pub fn new(
-        at: u64,
-        warmup: bool,
-        send: Option<SideSecond>,
-        receive: Option<SideSecond>,
-        broker: Option<ProcessUsage>,
-    ) -> Self {
+    pub fn with_broker(self, broker: Option<ProcessUsage>) -> Self {
         Second {
-            at: (at as f64 / 1e7).round() / 100.0,
-            warmup,
-            send,
-            receive,
             broker_cpu_seconds: broker.map(|usage| usage.cpu_seconds),
             broker_rss_bytes: broker.map(|usage| usage.rss_bytes),
+            ..self
         }
     }
 
-    /// Shows it on the standard error; on a terminal in place of the last one.
-    pub fn print(&self, in_place: bool) {
+    /// Shows it on the standard error, above a bar if a part of the run is given.
+    pub fn print(&self, part: Option<f64>) {
+        let line = self.line();
+        let mut out = std::io::stderr().lock();
+        // A progress line that can't be shown is not worth ending a run.
+        let _ = match part {
+            Some(part) => write!(out, "\r\x1b[K{line}\n{}", bar(part)),
+            None => writeln!(out, "{line}"),
+        };
+        let _ = out.flush();
+    }
+
+    fn line(&self) -> String {
         let sides = [("sent", &self.send), ("received", &self.receive)];
         let both = self.send.is_some() && self.receive.is_some();
         let sides = sides.iter().filter_map(|(name, side)| {
@@ -111,11 +135,46 @@ impl Second {
             Some(bytes) => format!("  broker {} MiB", bytes >> 20),
             None => String::new(),
         };
+        let lag = match self.replication_lag_bytes {
+            Some(bytes) => format!("  slaves {:.1} MB behind", bytes as f64 / 1e6),
+            None => String::new(),
+        };
         let warmup = if self.warmup { "  (warm-up)" } else { "" };
-        let line = format!("{:>4.0} s  {}{memory}{warmup}", self.at, sides.join("  | "));
-        let mut out = std::io::stderr().lock();
-        // A progress line that can't be shown is not worth ending a run.
-        let _ = if in_place { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
-        let _ = out.flush();
+        format!("{:>5.0} s  {}{memory}{lag}{warmup}", self.at, sides.join("  | "))
+    }
+}
+
+fn bar(part: f64) -> String {
+    let part = part.clamp(0.0, 1.0);
+    let full = (part * BAR_CELLS as f64) as usize;
+    format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(BAR_CELLS - full), part * 100.0)
+}
+
+/// Takes the bar away.
+pub fn clear_bar() {
+    let mut out = std::io::stderr().lock();
+    let _ = write!(out, "\r\x1b[K");
+    let _ = out.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_fills_from_none_to_all_and_no_further() {
+        let cells = |part| bar(part).matches('#').count();
+        assert_eq!(
+            [-1.0, 0.0, 0.5, 1.0, 7.0].map(cells),
+            [0, 0, BAR_CELLS / 2, BAR_CELLS, BAR_CELLS]
+        );
+    }
+
+    #[test]
+    fn the_last_part_of_a_second_is_shown_as_a_rate() {
+        let live = Live::default();
+        live.messages.store(500, Relaxed);
+        let (second, _) = SideSecond::read(&live, &mut SideSecond::default(), 250_000_000);
+        assert!(second.line().trim_start().starts_with("2,000 msg/s"), "{}", second.line());
     }
 }

@@ -6,8 +6,11 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::crew::{Sample, Watched};
+use crate::html;
+use crate::knee::{HARNESS, Knee};
+use crate::ledger::{Account, Verdict};
 use crate::progress::Second;
-use crate::tally::Tally;
+use crate::tally::{Tally, latencies};
 
 /// Above this part of a processor a thread of the harness is taken to be the bottleneck.
 const BUSY_MAX: f64 = 0.9;
@@ -15,6 +18,10 @@ const BUSY_MAX: f64 = 0.9;
 const WAITED_MAX: f64 = 0.1;
 /// Below this part of the rate asked for, it was not kept.
 const RATE_PART_MIN: f64 = 0.99;
+/// The first bucket of a distribution, nanoseconds...
+const BUCKET_FIRST_NS: u64 = 1_000;
+/// ...and how much longer each one is than the one before.
+const BUCKET_RATIO: f64 = 1.189_207_1;
 /// A request of the open loop that leaves later than this is the harness's fault.
 const LAG_P99_NS_MAX: u64 = 1_000_000;
 
@@ -23,7 +30,7 @@ const LAG_P99_NS_MAX: u64 = 1_000_000;
 pub struct Report {
     /// Program and version.
     pub tool: String,
-    /// `produce`, `consume` or `e2e`.
+    /// `produce`, `consume`, `e2e` or `replay`.
     pub mode: &'static str,
     /// When the run began, milliseconds since 1970.
     pub started_unix_ms: u64,
@@ -43,6 +50,10 @@ pub struct Report {
     pub receive: Option<Side>,
     /// End to end: what each consumer group received.
     pub groups: Vec<Group>,
+    /// The account of every message, if it was asked for.
+    pub verify: Option<Verdict>,
+    /// The search for the knee; the rest of the report is that of the highest rate that was borne.
+    pub knee: Option<Knee>,
     /// What the broker's process used.
     pub broker: Option<Broker>,
     /// What the harness used.
@@ -70,6 +81,10 @@ pub struct Side {
     pub messages_per_answer: f64,
     /// Latencies.
     pub latency: Latency,
+    /// Their quantiles: parts of all (0 to 1) and microseconds.
+    pub curve: Vec<(f64, f64)>,
+    /// Their distribution: upper bounds in microseconds that grow by the same factor, and how many are between them.
+    pub buckets: Vec<(f64, u64)>,
     /// Open loop: how late requests left although there was room for them.
     pub lag: Option<Latency>,
     /// Error answers, warm-up included.
@@ -80,6 +95,8 @@ pub struct Side {
     pub strays: u64,
     /// Broken connections.
     pub breaks: u64,
+    /// Connections that were closed and made anew on purpose.
+    pub renewed: u64,
     /// Open loop: requests that were due and could not be sent.
     pub unsent: u64,
     /// Records that are not as they should be.
@@ -131,6 +148,8 @@ pub struct Group {
     pub missing: u64,
     /// Messages beyond those acknowledged: duplicates, or sends whose answer was an error or lost.
     pub surplus: u64,
+    /// Ages of its messages.
+    pub latency: Latency,
 }
 
 /// What the broker's process used in the measured span.
@@ -172,10 +191,13 @@ pub(crate) struct Facts {
     pub(crate) warm: u64,
     pub(crate) end: u64,
     pub(crate) rate_asked: Option<f64>,
+    /// Requests have intended times.
+    pub(crate) open: bool,
     pub(crate) pid: Option<i32>,
     pub(crate) sends: bool,
     pub(crate) receives: bool,
     pub(crate) groups: Vec<(String, u64)>,
+    pub(crate) verdict: Option<Verdict>,
 }
 
 impl Report {
@@ -185,9 +207,9 @@ impl Report {
         let last = send.last.max(receive.last);
         let end = if finished < facts.end { last } else { facts.end };
         let seconds = end.saturating_sub(facts.warm) as f64 / 1e9;
-        let open = facts.rate_asked.is_some();
+        let open = facts.rate_asked.is_some() || facts.open;
         let messages = if facts.sends { send.messages } else { receive.messages };
-        let groups = groups(&facts, &send);
+        let groups = groups(&facts, &send, &receive);
         let mut report = Report {
             tool: concat!("ringmq-loadtest ", env!("CARGO_PKG_VERSION")).to_owned(),
             mode: facts.mode,
@@ -200,6 +222,8 @@ impl Report {
             send: facts.sends.then(|| Side::new(&send, seconds, open)),
             receive: facts.receives.then(|| Side::new(&receive, seconds, false)),
             groups,
+            verify: facts.verdict,
+            knee: None,
             broker: broker(facts.pid, &samples, messages),
             harness: harness(&samples, messages, &send, &receive),
             warnings: Vec::new(),
@@ -213,7 +237,7 @@ impl Report {
     fn judge(&mut self, send: &Tally) {
         let mut warnings = Vec::new();
         let harness = &self.harness;
-        if harness.busiest_thread > BUSY_MAX {
+        if self.saturated() {
             warnings.push(format!(
                 "the harness is saturated: a thread of it used {:.0} % of a processor; what was measured is the harness. \
                  Give --threads, or another machine",
@@ -251,8 +275,44 @@ impl Report {
             warnings.push("there was nothing to measure".to_owned());
         }
         self.clean = sides().all(Side::is_clean)
-            && self.groups.iter().all(|group| group.missing == 0 && group.surplus == 0);
+            && self.groups.iter().all(|group| group.missing == 0 && group.surplus == 0)
+            && self.is_sound();
         self.warnings = warnings;
+    }
+
+    /// Whether no message was found lost, duplicated, reordered or corrupt.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.verify.as_ref().is_none_or(|verdict| verdict.sound)
+    }
+
+    /// Whether a thread of the harness was the limit.
+    #[must_use]
+    pub fn saturated(&self) -> bool {
+        self.harness.busiest_thread > BUSY_MAX
+    }
+
+    /// Adds the search that this report is the best of.
+    pub(crate) fn set_knee(&mut self, knee: Knee) {
+        let above = knee.tries.iter().filter(|tried| !tried.borne);
+        let lowest = above.min_by(|a, b| a.rate.total_cmp(&b.rate));
+        match (knee.rate, lowest) {
+            (None, _) => {
+                self.warnings.push(format!("no rate stayed under a p99 of {} ms", knee.p99_bound_ms));
+                self.clean = false;
+            }
+            (Some(_), Some(tried)) if tried.reason == HARNESS => self.warnings.push(
+                "what bounds the rate is the harness, not the broker: give --threads, or another machine".to_owned(),
+            ),
+            _ => {}
+        }
+        self.knee = Some(knee);
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn html(&self) -> String {
+        html::page(&format!("{} · {}", self.mode, self.tool), "run", &self.json())
     }
 
     /// The table.
@@ -272,12 +332,20 @@ impl Report {
             side.write("received", None, out)?;
         }
         for group in &self.groups {
-            let Group { name, received, missing, surplus } = group;
+            let Group { name, received, missing, surplus, latency } = group;
+            let age = (latency.p50_us / 1e3, latency.p99_us / 1e3);
             let (received, missing) = (thousands(*received), thousands(*missing));
             writeln!(
                 out,
-                "  group {name}: {received} received, {missing} missing, {surplus} surplus"
+                "  group {name}: {received} received, {missing} missing, {surplus} surplus, p50 {:.2} p99 {:.2} ms",
+                age.0, age.1
             )?;
+        }
+        if let Some(verdict) = &self.verify {
+            write_verdict(verdict, out)?;
+        }
+        if let Some(knee) = &self.knee {
+            write_knee(knee, out)?;
         }
         writeln!(out)?;
         writeln!(
@@ -320,14 +388,52 @@ impl Report {
     }
 }
 
-fn groups(facts: &Facts, send: &Tally) -> Vec<Group> {
-    let group = |(name, received): &(String, u64)| Group {
+fn write_verdict(verdict: &Verdict, out: &mut String) -> std::fmt::Result {
+    for account in &verdict.groups {
+        let Account { name, arrived, lost, duplicated, reordered, corrupt, unacknowledged, texts } =
+            account;
+        let [arrived, lost, duplicated, reordered, corrupt, unacknowledged] =
+            [arrived, lost, duplicated, reordered, corrupt, unacknowledged]
+                .map(|count| thousands(*count));
+        let reordered = if verdict.order { reordered } else { "(not judged)".to_owned() };
+        writeln!(
+            out,
+            "  verified at {name}: {} acknowledged, {arrived} arrived: {lost} lost, {duplicated} duplicated, {reordered} reordered, \
+             {corrupt} corrupt, {unacknowledged} there without an acknowledgement",
+            thousands(verdict.acknowledged)
+        )?;
+        for text in texts {
+            writeln!(out, "    {text}")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_knee(knee: &Knee, out: &mut String) -> std::fmt::Result {
+    match knee.rate {
+        Some(rate) => {
+            writeln!(
+                out,
+                "  knee: {} msg/s with p99 under {} ms",
+                thousands(rate as u64),
+                knee.p99_bound_ms
+            )?;
+        }
+        None => writeln!(out, "  knee: no rate has a p99 under {} ms", knee.p99_bound_ms)?,
+    }
+    knee.tries.iter().try_for_each(|tried| writeln!(out, "   {}", tried.line()))
+}
+
+fn groups(facts: &Facts, send: &Tally, receive: &Tally) -> Vec<Group> {
+    let none = latencies();
+    let group = |(number, (name, received)): (usize, &(String, u64))| Group {
+        latency: Latency::new(receive.ages.get(number).unwrap_or(&none)),
         name: name.clone(),
         received: *received,
         missing: send.messages_all.saturating_sub(*received),
         surplus: received.saturating_sub(send.messages_all),
     };
-    facts.groups.iter().map(group).collect()
+    facts.groups.iter().enumerate().map(group).collect()
 }
 
 fn broker(pid: Option<i32>, samples: &(Sample, Sample), messages: u64) -> Option<Broker> {
@@ -369,11 +475,14 @@ impl Side {
             megabytes_per_second: per_second(tally.bytes) / 1e6,
             messages_per_answer: tally.messages as f64 / tally.answers.max(1) as f64,
             latency: Latency::new(&tally.latency),
+            curve: curve(&tally.latency),
+            buckets: buckets(&tally.latency),
             lag: open.then(|| Latency::new(&tally.lag)),
             errors: tally.errors.iter().map(error).collect(),
             unanswered: tally.unanswered,
             strays: tally.strays,
             breaks: tally.breaks,
+            renewed: tally.renewed,
             unsent: tally.unsent,
             bad_records: tally.bad_records,
             bad_record_texts: tally.bad_record_texts.clone(),
@@ -410,6 +519,7 @@ impl Side {
             (self.unanswered, "requests without an answer"),
             (self.strays, "answers to nothing"),
             (self.breaks, "broken connections"),
+            (self.renewed, "connections closed and made anew"),
             (self.unsent, "requests due and not sent"),
             (self.bad_records, "records not as they should be"),
             (self.offsets_moved, "queue offsets corrected by the broker"),
@@ -422,6 +532,26 @@ impl Side {
         }
         Ok(())
     }
+}
+
+/// Quantiles, four for each halving of the rest.
+fn curve(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
+    let point = |value: hdrhistogram::iterators::IterationValue<u64>| {
+        (value.quantile_iterated_to(), value.value_iterated_to() as f64 / 1e3)
+    };
+    histogram.iter_quantiles(4).map(point).collect()
+}
+
+/// How many latencies are between bounds of the same ratio.
+fn buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let bounds = histogram.iter_log(BUCKET_FIRST_NS, BUCKET_RATIO);
+    let bucket = |value: hdrhistogram::iterators::IterationValue<u64>| {
+        (value.value_iterated_to() as f64 / 1e3, value.count_since_last_iteration())
+    };
+    bounds.map(bucket).skip_while(|(_, count)| *count == 0).collect()
 }
 
 impl Latency {

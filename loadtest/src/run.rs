@@ -1,8 +1,8 @@
-//! From options to a report: finds the brokers, connects, plans the workers.
+//! From options to a report: finds the brokers, has a driver prepare, watches the workers.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -11,20 +11,26 @@ use ringmq_net::command::Command;
 use ringmq_net::headers::SendHeader;
 
 use crate::arrivals::Arrivals;
-use crate::call::{call, connect};
+use crate::call::call;
 use crate::cli::{
-    CommonOptions, ConsumeOptions, EndToEndOptions, ProduceOptions, SendOptions, StartAt,
+    CommonOptions, ConsumeOptions, EndToEndOptions, ProduceOptions, ReplayOptions, SendOptions,
+    StartAt,
 };
 use crate::clock::{Clock, SECOND_NS, Span};
-use crate::consume::{Consumer, ConsumerPlan, Purpose, QueuePlan};
-use crate::crew::{Job, Lives, Role, Watch, Watched, work};
+use crate::crew::{Job, Lives, Watch, Watched, work};
+use crate::driver::{self, From, GroupLoad, Purpose, ReceiveLoad, SendLoad, Start};
 use crate::error::LoadError;
-use crate::produce::{Pace, Producer, ProducerLink, ProducerPlan};
+use crate::hdr_log::HdrLog;
+use crate::journal::Journal;
+use crate::kind::Kind;
+use crate::knee;
+use crate::lag::LagWatch;
+use crate::ledger::{Rule, Verdict, judge};
 use crate::report::{Facts, Report};
-use crate::schedule::Schedule;
+use crate::sizes::Sizes;
 use crate::tally::{Live, Tally};
 use crate::target::{Access, Target, find, ok, queue_offset};
-use crate::template::{Place, PullSpec, PullTemplate, SendSpec, SendTemplate};
+use crate::trace::{self, Trace};
 use crate::usage::process;
 
 /// Measured time if neither a time nor a count is given.
@@ -32,28 +38,117 @@ const SECONDS_DEFAULT: f64 = 10.0;
 const WARMUP_SECONDS_DEFAULT: f64 = 2.0;
 /// Between the last preparation and the first request.
 const HEAD_START_NS: u64 = SECOND_NS / 50;
-/// How long a consumer lets the broker hold a pull: what stock push consumers ask for.
-const HOLD_MS: u64 = 15_000;
+/// How long `produce --verify` waits for the next message when it reads back.
+const READ_BACK_GRACE_NS: u64 = 5 * SECOND_NS;
+/// Messages of a pull when it does.
+const READ_BACK_BATCH: usize = 32;
 
 /// Sends.
 ///
 /// # Errors
 /// What keeps the run from starting; trouble during the run is in the report.
 pub fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
-    let (common, send) = (&options.common, &options.send);
-    common.check()?;
+    options.common.check()?;
     options.check()?;
+    let Some(bound) = options.knee.knee_p99 else { return produce_once(options) };
+    knee::find(
+        &options.common,
+        options.send.rate,
+        bound,
+        options.knee.knee_precision,
+        |common, rate| {
+            let send = SendOptions { rate: Some(rate), ..options.send.clone() };
+            let report = produce_once(&ProduceOptions { common, send, ..options.clone() })?;
+            Ok((report.send.as_ref().map(|side| side.latency), report))
+        },
+    )
+}
+
+fn produce_once(options: &ProduceOptions) -> Result<Report, LoadError> {
+    let (common, send) = (&options.common, &options.send);
+    let driver = driver::of(common)?;
     check_pid(common)?;
     let targets = find(common, Access::Write)?;
     let run_id = new_run_id();
-    let crew = send_crew(common, send, &options.group, run_id, options.topics, false, &targets)?;
+    let before = if options.verify { Some(ends(common, &options.group, &targets)?) } else { None };
+    let prepared = driver.senders(&SendLoad {
+        common,
+        send,
+        targets: &targets,
+        group: &options.group,
+        kinds: kinds(common, send),
+        sizes: send.size.clone(),
+        topics: options.topics,
+        burst: options.burst,
+        trace: None,
+        run_id,
+        stamped: options.stamped(),
+        keep: options.stamped(),
+    })?;
     let (clock, span) = start(common, !has_end(common));
     let live = Arc::new(Live::default());
-    let jobs = crew.jobs(clock, span, options.burst, common, send, &live)?;
+    let jobs = prepared(&Start { clock, span, live: Arc::clone(&live) })?;
     let lives = Lives { send: Some(live), receive: None };
-    let watched = watch(jobs, clock, span, common, lives, &|_| {})?;
+    let mut watched = watch(jobs, clock, span, common, lives, &targets, &|_| {})?;
+    let rule = Rule::new(run_id, send.size.max(), true);
+    let verdict = match before {
+        Some(before) => Some(read_back(common, &targets, before, &rule, &mut watched)?),
+        None => None,
+    };
+    if let Some(path) = &options.journal {
+        let acknowledged = watched.send.acknowledged.clone();
+        let topic = common.topic.clone();
+        Journal { run_id, topic, size_max: send.size.max(), order: true, acknowledged }
+            .write(path)?;
+    }
     let facts = facts("produce", options, common, &targets, clock, span);
-    Ok(Report::new(Facts { sends: true, rate_asked: send.rate, ..facts }, watched))
+    Ok(Report::new(Facts { sends: true, rate_asked: send.rate, verdict, ..facts }, watched))
+}
+
+/// Sends what was recorded.
+///
+/// # Errors
+/// As [`produce`]; or the trace is none.
+pub fn replay(options: &ReplayOptions) -> Result<Report, LoadError> {
+    let common = &options.common;
+    common.check()?;
+    options.check()?;
+    let driver = driver::of(common)?;
+    check_pid(common)?;
+    let mut trace = Trace::read(&options.trace)?;
+    if options.redirect {
+        trace.redirect(&common.topic);
+    }
+    let targets = find(common, Access::Write)?;
+    let send = SendOptions::of_replay(options.connections, options.window);
+    let asked = trace.events.len() as f64 / (trace.length_us().max(1) as f64 / 1e6 / options.speed);
+    let trace = Arc::new(trace);
+    let prepared = driver.senders(&SendLoad {
+        common,
+        send: &send,
+        targets: &targets,
+        group: &options.group,
+        kinds: trace.kinds.clone(),
+        sizes: Sizes::fixed(trace.size_max()),
+        topics: 1,
+        burst: false,
+        trace: Some((Arc::clone(&trace), options.speed)),
+        run_id: new_run_id(),
+        stamped: false,
+        keep: false,
+    })?;
+    // The trace ends the run, unless a time or a count does so before.
+    let warmup = common.warmup.or(Some(0.0));
+    let (clock, span) = start(&CommonOptions { warmup, ..common.clone() }, false);
+    let live = Arc::new(Live::default());
+    let jobs = prepared(&Start { clock, span, live: Arc::clone(&live) })?;
+    let goal = common.count.or(Some(trace.events.len() as u64));
+    let shown = CommonOptions { count: goal, ..common.clone() };
+    let lives = Lives { send: Some(live), receive: None };
+    let watched = watch(jobs, clock, span, &shown, lives, &targets, &|_| {})?;
+    let facts = facts("replay", options, common, &targets, clock, span);
+    let rate_asked = (trace.length_us() >= 1_000_000).then_some(asked);
+    Ok(Report::new(Facts { sends: true, rate_asked, open: true, ..facts }, watched))
 }
 
 /// Pulls.
@@ -64,39 +159,42 @@ pub fn consume(options: &ConsumeOptions) -> Result<Report, LoadError> {
     let common = &options.common;
     common.check()?;
     options.check()?;
+    let driver = driver::of(common)?;
     check_pid(common)?;
+    let journal = options.journal.as_deref().map(Journal::read).transpose()?;
+    let check =
+        journal.as_ref().map(|journal| Rule::new(journal.run_id, journal.size_max, journal.order));
     let targets = find(common, Access::Read)?;
-    let queues = targets.iter().map(|target| target.queues).sum::<usize>();
-    let per_target = options.connections.unwrap_or(queues).div_ceil(targets.len());
-    let reads = |target: &Target| Reading {
-        group: options.group.clone(),
-        group_number: 0,
-        from: options.from,
-        connections: per_target.clamp(1, target.queues),
+    let prepared = driver.receivers(&ReceiveLoad {
+        common,
+        targets: &targets,
+        groups: vec![GroupLoad { name: options.group.clone(), work_ns: 0 }],
+        from: From::At(options.from),
+        connections: options.connections,
         batch: options.batch,
-        hold_ms: options.follow.then_some(HOLD_MS),
+        follow: options.follow,
         expression: &options.expression,
-    };
-    let mut crew = ReceiveCrew::new(common.threads);
-    for target in &targets {
-        crew.read(common, target, &reads(target))?;
-    }
+        purpose: Purpose::Drain { check, record: options.record.is_some() },
+    })?;
     let (clock, span) = start(common, options.follow && !has_end(common));
     let live = Arc::new(Live::default());
-    let plan = ConsumerPlan {
-        clock,
-        span,
-        follow: options.follow,
-        whole: options.expression == "*",
-        messages_max: common.count.unwrap_or(u64::MAX),
-        purpose: Purpose::Drain,
-        live: Arc::clone(&live),
-    };
-    let jobs = crew.jobs(&plan)?;
+    let jobs = prepared(&Start { clock, span, live: Arc::clone(&live) })?;
     let lives = Lives { send: None, receive: Some(live) };
-    let watched = watch(jobs, clock, span, common, lives, &|_| {})?;
+    let watched = watch(jobs, clock, span, common, lives, &targets, &|_| {})?;
+    if let Some(path) = &options.record {
+        trace::write(path, &common.topic, &watched.receive.recorded)?;
+    }
+    let verdict = journal.map(|journal| {
+        let rule = (journal.run_id, journal.order);
+        judge(
+            rule,
+            &journal.acknowledged,
+            &watched.receive.seen,
+            std::slice::from_ref(&options.group),
+        )
+    });
     let facts = facts("consume", options, common, &targets, clock, span);
-    Ok(Report::new(Facts { receives: true, ..facts }, watched))
+    Ok(Report::new(Facts { receives: true, verdict, ..facts }, watched))
 }
 
 /// Sends and receives.
@@ -104,9 +202,25 @@ pub fn consume(options: &ConsumeOptions) -> Result<Report, LoadError> {
 /// # Errors
 /// As [`produce`].
 pub fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
-    let (common, send) = (&options.common, &options.send);
-    common.check()?;
+    options.common.check()?;
     options.check()?;
+    let Some(bound) = options.knee.knee_p99 else { return end_to_end_once(options) };
+    knee::find(
+        &options.common,
+        options.send.rate,
+        bound,
+        options.knee.knee_precision,
+        |common, rate| {
+            let send = SendOptions { rate: Some(rate), ..options.send.clone() };
+            let report = end_to_end_once(&EndToEndOptions { common, send, ..options.clone() })?;
+            Ok((report.receive.as_ref().map(|side| side.latency), report))
+        },
+    )
+}
+
+fn end_to_end_once(options: &EndToEndOptions) -> Result<Report, LoadError> {
+    let (common, send) = (&options.common, &options.send);
+    let driver = driver::of(common)?;
     check_pid(common)?;
     let mut targets = find(common, Access::Write)?;
     for target in &targets {
@@ -117,48 +231,124 @@ pub fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
         targets = find(common, Access::Write)?;
     }
     let run_id = new_run_id();
-    let senders = send_crew(common, send, &options.group, run_id, 1, true, &targets)?;
+    let senders = driver.senders(&SendLoad {
+        common,
+        send,
+        targets: &targets,
+        group: &options.group,
+        kinds: kinds(common, send),
+        sizes: send.size.clone(),
+        topics: 1,
+        burst: false,
+        trace: None,
+        run_id,
+        stamped: true,
+        keep: options.verify,
+    })?;
     let names: Vec<_> =
         (0..options.groups).map(|number| format!("{}-{number}", options.group)).collect();
-    let mut receivers = ReceiveCrew::new(common.threads);
-    for target in &targets {
-        for (group_number, name) in names.iter().enumerate() {
-            let reading = Reading {
-                group: name.clone(),
-                group_number,
-                from: StartAt::Max,
-                connections: 1,
-                batch: options.pull_batch,
-                hold_ms: Some(HOLD_MS),
-                expression: "*",
-            };
-            receivers.read(common, target, &reading)?;
-        }
-    }
-    let (clock, span) = start(common, !has_end(common));
-    let lives = Lives { send: Some(Arc::default()), receive: Some(Arc::default()) };
-    let (Some(send_live), Some(receive_live)) = (&lives.send, &lives.receive) else {
-        return Err(LoadError::Worker);
+    let slow_from = options.groups - options.slow_groups;
+    let group = |(number, name): (usize, &String)| GroupLoad {
+        name: name.clone(),
+        work_ns: if number >= slow_from { options.slow_us * 1_000 } else { 0 },
     };
-    let arrivals = Arc::new(Arrivals::new(options.groups));
-    let plan = ConsumerPlan {
-        clock,
-        span,
-        follow: true,
-        whole: true,
-        messages_max: u64::MAX,
-        purpose: Purpose::EndToEnd { run_id, arrivals: Arc::clone(&arrivals) },
-        live: Arc::clone(receive_live),
-    };
-    let mut jobs = receivers.jobs(&plan)?;
-    jobs.extend(senders.jobs(clock, span, false, common, send, send_live)?);
     let grace_ns = (options.grace * SECOND_NS as f64) as u64;
-    let sent = |tally: &Tally| arrivals.expect(tally.messages_all, clock.now() + grace_ns);
-    let watched = watch(jobs, clock, span, common, lives.clone(), &sent)?;
+    let arrivals = Arc::new(Arrivals::new(options.groups, grace_ns));
+    // Delayed messages come in the order of their levels' queues.
+    let rule = Rule::new(run_id, send.size.max(), send.delay_level == 0);
+    let check = options.verify.then(|| rule.clone());
+    let receivers = driver.receivers(&ReceiveLoad {
+        common,
+        targets: &targets,
+        groups: names.iter().enumerate().map(group).collect(),
+        from: From::At(StartAt::Max),
+        connections: None,
+        batch: options.pull_batch,
+        follow: true,
+        expression: "*",
+        purpose: Purpose::EndToEnd { run_id, arrivals: Arc::clone(&arrivals), check },
+    })?;
+    let (clock, span) = start(common, !has_end(common));
+    let (send_live, receive_live) = (Arc::<Live>::default(), Arc::<Live>::default());
+    let mut jobs = receivers(&Start { clock, span, live: Arc::clone(&receive_live) })?;
+    jobs.extend(senders(&Start { clock, span, live: Arc::clone(&send_live) })?);
+    let lives = Lives { send: Some(send_live), receive: Some(receive_live) };
+    let sent = |tally: &Tally| {
+        // Whether a message is there whose send got no success, nobody knows.
+        let certain = tally.errors.is_empty() && tally.unanswered == 0;
+        arrivals.expect(certain.then_some(tally.messages_all), clock.now());
+    };
+    let watched = watch(jobs, clock, span, common, lives, &targets, &sent)?;
+    let verdict = options.verify.then(|| {
+        judge((run_id, rule.order), &watched.send.acknowledged, &watched.receive.seen, &names)
+    });
     let groups = names.into_iter().zip(arrivals.received()).collect();
     let facts = facts("e2e", options, common, &targets, clock, span);
     let (sends, receives) = (true, true);
-    Ok(Report::new(Facts { sends, receives, rate_asked: send.rate, groups, ..facts }, watched))
+    Ok(Report::new(
+        Facts { sends, receives, rate_asked: send.rate, groups, verdict, ..facts },
+        watched,
+    ))
+}
+
+// ---- accounting for what was sent ----
+
+/// The next queue offset of each queue, after the topic was made if it was not there.
+fn ends(
+    common: &CommonOptions,
+    group: &str,
+    targets: &[Target],
+) -> Result<Vec<Vec<u64>>, LoadError> {
+    let of = |target: &Target| {
+        make_topic(common, group, target)?;
+        (0..target.queues)
+            .map(|queue| {
+                let queue = i32::try_from(queue).unwrap_or(i32::MAX);
+                queue_offset(target.address, &common.topic, queue, true)
+            })
+            .collect()
+    };
+    targets.iter().map(of).collect()
+}
+
+/// Reads what was sent since `before` and judges it.
+fn read_back(
+    common: &CommonOptions,
+    targets: &[Target],
+    before: Vec<Vec<u64>>,
+    rule: &Rule,
+    watched: &mut Watched,
+) -> Result<Verdict, LoadError> {
+    let group = "loadtest-verify".to_owned();
+    let arrivals = Arc::new(Arrivals::new(1, READ_BACK_GRACE_NS));
+    let sent = &watched.send;
+    let certain = sent.errors.is_empty() && sent.unanswered == 0;
+    let (run_id, check) = (rule.run_id, Some(rule.clone()));
+    let prepared = driver::of(common)?.receivers(&ReceiveLoad {
+        common,
+        targets,
+        groups: vec![GroupLoad { name: group.clone(), work_ns: 0 }],
+        from: From::Offsets(before),
+        connections: None,
+        batch: READ_BACK_BATCH,
+        follow: true,
+        expression: "*",
+        purpose: Purpose::EndToEnd { run_id, arrivals: Arc::clone(&arrivals), check },
+    })?;
+    let clock = Clock::start();
+    let at = clock.now();
+    let span = Span { start: at, warm: at, end: u64::MAX };
+    arrivals.expect(certain.then_some(sent.messages_all), at);
+    let live = Arc::new(Live::default());
+    let jobs = prepared(&Start { clock, span, live: Arc::clone(&live) })?;
+    let lives = Lives { send: None, receive: Some(live) };
+    let (progress, goal) = (!common.quiet, Some(sent.messages_all));
+    let (hdr, lag) = (None, None);
+    let watch = Watch { clock, span, pid: None, progress, goal, lives, sent: &|_| {}, hdr, lag };
+    let read = work(jobs, &watch)?.receive;
+    watched.send.bad_records += read.bad_records;
+    watched.send.bad_record_texts.extend(read.bad_record_texts);
+    Ok(judge((run_id, rule.order), &watched.send.acknowledged, &read.seen, &[group]))
 }
 
 // ---- before the run ----
@@ -169,6 +359,11 @@ fn check_pid(common: &CommonOptions) -> Result<(), LoadError> {
 
 fn has_end(common: &CommonOptions) -> bool {
     common.seconds.is_some() || common.count.is_some()
+}
+
+fn kinds(common: &CommonOptions, send: &SendOptions) -> Vec<Kind> {
+    let kind = |tag| Kind { topic: common.topic.clone(), tag };
+    send.tags().into_iter().map(kind).collect()
 }
 
 /// A number that no other run has.
@@ -209,175 +404,6 @@ fn make_topic(common: &CommonOptions, group: &str, target: &Target) -> Result<()
     ok(WHAT, target.address, call(target.address, WHAT, &request)?).map(drop)
 }
 
-// ---- workers ----
-
-struct SendCrew {
-    /// Connections by thread.
-    links: Vec<Vec<ProducerLink>>,
-}
-
-fn send_crew(
-    common: &CommonOptions,
-    send: &SendOptions,
-    group: &str,
-    run_id: u64,
-    topics: usize,
-    stamped: bool,
-    targets: &[Target],
-) -> Result<SendCrew, LoadError> {
-    let threads = common.threads.min(send.connections);
-    let mut links: Vec<_> = (0..threads).map(|_| Vec::new()).collect();
-    for connection in 0..send.connections {
-        let Target { address, queues } = targets[connection % targets.len()];
-        let spec = SendSpec {
-            topic: common.topic.clone(),
-            topics,
-            group: group.to_owned(),
-            tag: send.tag.clone(),
-            default_queues: queues,
-            body_bytes: send.size,
-            batch: send.batch,
-            serialize: common.serialize.into(),
-            run_id,
-            stamped,
-        };
-        let mut template = SendTemplate::new(&spec)?;
-        template.set_connection(connection);
-        // Each connection begins at another place, so that few requests spread too.
-        let first = connection / targets.len();
-        let all = queues * topics;
-        let place =
-            |at: usize| Place { topic: (at % topics) as u32, queue: (at / topics % queues) as u32 };
-        let places = (0..all).map(|at| place((at + first) % all)).collect();
-        let stream = connect(address)?;
-        links[connection % threads].push(ProducerLink { stream, places, template });
-    }
-    Ok(SendCrew { links })
-}
-
-impl SendCrew {
-    fn jobs(
-        self,
-        clock: Clock,
-        span: Span,
-        burst: bool,
-        common: &CommonOptions,
-        send: &SendOptions,
-        live: &Arc<Live>,
-    ) -> Result<Vec<Job>, LoadError> {
-        let threads = self.links.len();
-        let requests = common.count.map_or(u64::MAX, |count| count.div_ceil(send.batch as u64));
-        let job = |(part, links): (usize, Vec<ProducerLink>)| {
-            let pace = match send.rate {
-                Some(rate) => {
-                    let per_second = rate / send.batch as f64 / threads as f64;
-                    Pace::Open(Schedule::new(span.start, per_second, part, threads))
-                }
-                None if burst => Pace::Burst,
-                None => Pace::Closed,
-            };
-            let plan = ProducerPlan {
-                clock,
-                span,
-                pace,
-                window: send.window,
-                body_bytes: send.size,
-                requests_max: share(requests, part, threads),
-                live: Arc::clone(live),
-            };
-            let producer = Producer::new(plan, links)?;
-            Ok(Job { role: Role::Producer, work: Box::new(move || producer.run()) })
-        };
-        self.links.into_iter().enumerate().map(job).collect()
-    }
-}
-
-/// The part of `total` that worker `part` of `of` gets.
-fn share(total: u64, part: usize, of: usize) -> u64 {
-    if total == u64::MAX {
-        return total;
-    }
-    total / of as u64 + u64::from((part as u64) < total % of as u64)
-}
-
-/// How one broker's queues are read.
-struct Reading<'a> {
-    group: String,
-    group_number: usize,
-    from: StartAt,
-    connections: usize,
-    batch: usize,
-    hold_ms: Option<u64>,
-    expression: &'a str,
-}
-
-struct ReceiveCrew {
-    /// Connections and queues by thread.
-    parts: Vec<(Vec<TcpStream>, Vec<QueuePlan>)>,
-    connections: usize,
-}
-
-impl ReceiveCrew {
-    fn new(threads: usize) -> Self {
-        ReceiveCrew { parts: (0..threads).map(|_| Default::default()).collect(), connections: 0 }
-    }
-
-    fn read(
-        &mut self,
-        common: &CommonOptions,
-        target: &Target,
-        reading: &Reading<'_>,
-    ) -> Result<(), LoadError> {
-        let threads = self.parts.len();
-        for connection in 0..reading.connections {
-            let (streams, queues) = &mut self.parts[self.connections % threads];
-            self.connections += 1;
-            let link = streams.len();
-            streams.push(connect(target.address)?);
-            for queue in (connection..target.queues).step_by(reading.connections) {
-                let queue = i32::try_from(queue).unwrap_or(i32::MAX);
-                let offset = match reading.from {
-                    StartAt::Offset(offset) => offset,
-                    from => {
-                        let max = from == StartAt::Max;
-                        queue_offset(target.address, &common.topic, queue, max)?
-                    }
-                };
-                let template = PullTemplate::new(&PullSpec {
-                    topic: &common.topic,
-                    group: &reading.group,
-                    queue,
-                    batch: reading.batch,
-                    hold_ms: reading.hold_ms,
-                    expression: reading.expression,
-                    serialize: common.serialize.into(),
-                })?;
-                let group = reading.group_number;
-                queues.push(QueuePlan { link, group, queue, offset, template });
-            }
-        }
-        Ok(())
-    }
-
-    fn jobs(self, plan: &ConsumerPlan) -> Result<Vec<Job>, LoadError> {
-        let parts: Vec<_> =
-            self.parts.into_iter().filter(|(streams, _)| !streams.is_empty()).collect();
-        let threads = parts.len();
-        let job = |(part, (streams, queues)): (usize, (Vec<TcpStream>, Vec<QueuePlan>))| {
-            let messages_max = share(plan.messages_max, part, threads);
-            let plan = ConsumerPlan {
-                messages_max,
-                purpose: plan.purpose.clone(),
-                live: Arc::clone(&plan.live),
-                ..*plan
-            };
-            let consumer = Consumer::new(plan, streams, queues)?;
-            Ok(Job { role: Role::Consumer, work: Box::new(move || consumer.run()) })
-        };
-        parts.into_iter().enumerate().map(job).collect()
-    }
-}
-
 // ---- the run and its report ----
 
 fn watch(
@@ -386,10 +412,17 @@ fn watch(
     span: Span,
     common: &CommonOptions,
     lives: Lives,
+    targets: &[Target],
     sent: &dyn Fn(&Tally),
 ) -> Result<Watched, LoadError> {
-    let watch = Watch { clock, span, pid: common.pid, progress: !common.quiet, lives, sent };
-    work(jobs, &watch)
+    let hdr =
+        common.hdr_log.as_deref().map(|path: &Path| HdrLog::create(path, &clock)).transpose()?;
+    let lag = LagWatch::start(targets, &common.slave)?;
+    let (progress, goal) = (!common.quiet, common.count);
+    let watch = Watch { clock, span, pid: common.pid, progress, goal, lives, sent, hdr, lag };
+    let watched = work(jobs, &watch)?;
+    watch.hdr.map_or(Ok(()), HdrLog::finish)?;
+    Ok(watched)
 }
 
 fn facts(
@@ -408,9 +441,11 @@ fn facts(
         warm: span.warm,
         end: span.end,
         rate_asked: None,
+        open: false,
         pid: common.pid,
         sends: false,
         receives: false,
         groups: Vec::new(),
+        verdict: None,
     }
 }

@@ -4,7 +4,10 @@
 //! is still timed from the moment it was meant for: a stall then shows in every request that it delayed, as it would to
 //! as many independent producers (the correction for coordinated omission).
 
+use std::sync::Arc;
+
 use crate::clock::SECOND_NS;
+use crate::trace::{Event, Trace};
 
 /// Evenly spaced intended times.
 #[derive(Clone, Debug)]
@@ -48,6 +51,94 @@ impl Schedule {
     }
 }
 
+/// A request whose time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// When it was meant to be sent.
+    pub intended: u64,
+    /// What it is, if that is not for the sender to draw.
+    pub event: Option<Event>,
+}
+
+/// When requests are due.
+#[derive(Clone, Debug)]
+pub enum Agenda {
+    /// Evenly.
+    Even(Schedule),
+    /// As they once came.
+    Trace(Replay),
+}
+
+impl Agenda {
+    /// When the next request is due; `u64::MAX` if there is none.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        match self {
+            Agenda::Even(schedule) => schedule.next(),
+            Agenda::Trace(replay) => replay.next(),
+        }
+    }
+
+    /// Takes the next request if its time has come.
+    pub fn take(&mut self, now: u64) -> Option<Due> {
+        match self {
+            Agenda::Even(schedule) => {
+                schedule.take(now).map(|intended| Due { intended, event: None })
+            }
+            Agenda::Trace(replay) => replay.take(now),
+        }
+    }
+
+    /// How many requests were due before `end` and not taken.
+    #[must_use]
+    pub fn overdue(&self, end: u64) -> u64 {
+        match self {
+            Agenda::Even(schedule) => schedule.overdue(end),
+            Agenda::Trace(replay) => replay.overdue(end),
+        }
+    }
+}
+
+/// A recorded trace on a run's clock: the events that one worker replays.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    trace: Arc<Trace>,
+    start: u64,
+    speed: f64,
+    next: usize,
+    step: usize,
+}
+
+impl Replay {
+    /// Replays from `start` on, `speed` times as fast as it was recorded. Of `of` workers, this is number `part`.
+    #[must_use]
+    pub fn new(trace: Arc<Trace>, start: u64, speed: f64, part: usize, of: usize) -> Self {
+        Replay { trace, start, speed, next: part, step: of.max(1) }
+    }
+
+    fn time(&self, event: &Event) -> u64 {
+        self.start + (event.at_us as f64 * 1e3 / self.speed) as u64
+    }
+
+    fn next(&self) -> u64 {
+        self.trace.events.get(self.next).map_or(u64::MAX, |event| self.time(event))
+    }
+
+    fn take(&mut self, now: u64) -> Option<Due> {
+        let event = *self.trace.events.get(self.next)?;
+        let intended = self.time(&event);
+        (intended <= now).then(|| {
+            self.next += self.step;
+            Due { intended, event: Some(event) }
+        })
+    }
+
+    fn overdue(&self, end: u64) -> u64 {
+        let left = self.trace.events.iter().skip(self.next).step_by(self.step);
+        left.take_while(|event| self.time(event) < end).count() as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +172,29 @@ mod tests {
         let late: Vec<_> = std::iter::from_fn(|| schedule.take(7_000)).collect();
         assert_eq!(late, [2_000, 3_000, 4_000, 5_000, 6_000, 7_000]);
         assert_eq!(schedule.overdue(10_000), 2);
+    }
+
+    #[test]
+    fn a_trace_is_replayed_whole_at_any_speed_by_any_number_of_workers() {
+        let event = |at_us| Event { at_us, kind: 0, size: 10 };
+        let events: Vec<_> = [0, 10, 10, 500, 2_000].map(event).into();
+        let trace = Arc::new(Trace { kinds: Vec::new(), events });
+        for (speed, last) in
+            [(1.0, 1_000 + 2_000_000), (0.5, 1_000 + 4_000_000), (4.0, 1_000 + 500_000)]
+        {
+            let part = |part| Agenda::Trace(Replay::new(Arc::clone(&trace), 1_000, speed, part, 2));
+            let mut parts = [part(0), part(1)];
+            assert_eq!(parts.iter().map(|part| part.overdue(last)).sum::<u64>(), 4);
+            let mut due = Vec::new();
+            for part in &mut parts {
+                assert_eq!(part.take(999), None);
+                while let Some(at) = part.take(u64::MAX - 1) {
+                    due.push(at.intended);
+                }
+                assert_eq!((part.next(), part.overdue(u64::MAX)), (u64::MAX, 0));
+            }
+            due.sort_unstable();
+            assert_eq!((due.len(), due[0], due[4]), (5, 1_000, last));
+        }
     }
 }

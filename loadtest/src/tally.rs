@@ -9,6 +9,8 @@ use ringmq_net::frame::FrameRef;
 use ringmq_net::header::HeaderDecoder;
 
 use crate::clock::{SECOND_NS, Span};
+use crate::ledger::{ByConnection, Seen};
+use crate::trace::Recorded;
 use crate::usage::{ThreadUsage, thread};
 
 /// Latencies are kept from a microsecond...
@@ -96,8 +98,18 @@ pub struct Tally {
     pub strays: u64,
     /// Broken connections.
     pub breaks: u64,
+    /// Connections that were closed and made anew on purpose.
+    pub renewed: u64,
     /// Open loop: requests that were due and never sent.
     pub unsent: u64,
+    /// Messages that were acknowledged, if that is kept.
+    pub acknowledged: ByConnection,
+    /// What arrived at each group, if that is checked.
+    pub seen: BTreeMap<usize, Seen>,
+    /// Messages that were received, if they are recorded.
+    pub recorded: Vec<Recorded>,
+    /// End to end: ages by group.
+    pub ages: Vec<Histogram<u64>>,
     /// Records that were not what the protocol promises; the first few by what was wrong.
     pub bad_records: u64,
     /// See [`Self::bad_records`].
@@ -125,7 +137,12 @@ impl Default for Tally {
             unanswered: 0,
             strays: 0,
             breaks: 0,
+            renewed: 0,
             unsent: 0,
+            acknowledged: ByConnection::default(),
+            seen: BTreeMap::new(),
+            recorded: Vec::new(),
+            ages: Vec::new(),
             bad_records: 0,
             bad_record_texts: Vec::new(),
             offsets_moved: 0,
@@ -156,7 +173,16 @@ impl Tally {
         self.unanswered += other.unanswered;
         self.strays += other.strays;
         self.breaks += other.breaks;
+        self.renewed += other.renewed;
         self.unsent += other.unsent;
+        self.acknowledged.merge(&other.acknowledged);
+        for (group, seen) in &other.seen {
+            self.seen.entry(*group).or_default().merge(seen);
+        }
+        self.recorded.extend_from_slice(&other.recorded);
+        for (group, ages) in other.ages.iter().enumerate() {
+            let _ = self.ages_of(group).add(ages);
+        }
         self.bad_records += other.bad_records;
         self.bad_record_texts.extend(other.bad_record_texts.iter().cloned());
         self.bad_record_texts.truncate(BAD_RECORD_TEXTS_MAX);
@@ -164,6 +190,14 @@ impl Tally {
         self.last = self.last.max(other.last);
         self.busy = self.busy.max(other.busy);
         self.waited = self.waited.max(other.waited);
+    }
+
+    /// The ages of a group's messages.
+    pub fn ages_of(&mut self, group: usize) -> &mut Histogram<u64> {
+        if group >= self.ages.len() {
+            self.ages.resize_with(group + 1, latencies);
+        }
+        &mut self.ages[group]
     }
 
     /// Notes a record that is not as it should be.
@@ -248,6 +282,23 @@ impl Recorder {
         self.recent.saturating_record(latency);
         if self.span.measures(started) {
             self.tally.latency.saturating_record(latency);
+        }
+    }
+
+    /// Notes how old a message of a group was that was meant to be sent at `intended`.
+    pub fn age(&mut self, now: u64, intended: u64, group: usize) {
+        self.latency(now, intended);
+        if self.span.measures(intended) {
+            let age = now.saturating_sub(intended);
+            self.tally.ages_of(group).saturating_record(age);
+        }
+    }
+
+    /// Keeps the numbers of messages that were acknowledged.
+    pub fn acknowledged(&mut self, connection: usize, numbers: std::ops::Range<u64>) {
+        let bits = self.tally.acknowledged.of(connection);
+        for number in numbers {
+            bits.insert(number);
         }
     }
 

@@ -53,7 +53,11 @@ pub fn find(options: &CommonOptions, access: Access) -> Result<Vec<Target>, Load
     }
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, LoadError> {
+/// The first address that a name stands for.
+///
+/// # Errors
+/// There is none.
+pub fn resolve(address: &str) -> Result<SocketAddr, LoadError> {
     let error = |source| LoadError::Resolve { address: address.to_owned(), source };
     let first = address.to_socket_addrs().map_err(error)?.next();
     first.ok_or_else(|| error(std::io::ErrorKind::NotFound.into()))

@@ -28,6 +28,14 @@ pub(crate) struct Manners {
     pub(crate) stall: Option<(u64, Duration)>,
     /// Leave out the record of every so manieth send.
     pub(crate) lose: Option<u64>,
+    /// Store the record of every so manieth send twice.
+    pub(crate) double: Option<u64>,
+    /// Change a byte of the body of every so manieth send.
+    pub(crate) damage: Option<u64>,
+    /// Store this send's record before all others of its queue but the first.
+    pub(crate) overtake: Option<u64>,
+    /// Work so long on each send.
+    pub(crate) pause: Option<Duration>,
     /// First queue offset that is there.
     pub(crate) min_offset: i64,
 }
@@ -37,12 +45,14 @@ pub(crate) struct Manners {
 pub(crate) struct Sent {
     pub(crate) key: String,
     pub(crate) queue: i32,
+    pub(crate) properties: String,
     pub(crate) body: usize,
     pub(crate) at: Instant,
 }
 
 #[derive(Default)]
 struct State {
+    connections: u64,
     requests: u64,
     sent: Vec<Sent>,
     queues: BTreeMap<i32, Vec<Vec<u8>>>,
@@ -69,6 +79,7 @@ impl FakeBroker {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&accepting);
+                shared.lock().connections += 1;
                 std::thread::spawn(move || serve(&shared, stream));
             }
         });
@@ -81,6 +92,10 @@ impl FakeBroker {
 
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.0.lock().sent.clone()
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.0.lock().connections
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -123,6 +138,20 @@ impl Shared {
         let mut record = vec![0; fields.encoded_len()];
         fields.encode(&mut record);
         queue_records.push(record);
+    }
+}
+
+impl Shared {
+    /// Has the last record of a queue stand before the others but the first, with queue offsets to match.
+    fn bring_forward(&self, state: &mut State, queue: i32) {
+        let records = state.queues.remove(&queue).unwrap_or_default();
+        let rest = records.iter().skip(1).take(records.len().saturating_sub(2));
+        let order = records.first().into_iter().chain(records.last()).chain(rest);
+        for record in order {
+            let view = ringmq_net::record::decode(record).unwrap();
+            let properties = std::str::from_utf8(view.properties()).unwrap();
+            self.store(state, queue, view.body(), properties);
+        }
     }
 }
 
@@ -169,6 +198,9 @@ fn reply(to: &Command, code: i32) -> Command {
 
 /// The answers to a send; `None` closes the connection.
 fn send(shared: &Shared, command: &Command) -> Option<Vec<Command>> {
+    if let Some(pause) = shared.manners.pause {
+        std::thread::sleep(pause);
+    }
     let mut state = shared.lock();
     state.requests += 1;
     let number = state.requests;
@@ -196,12 +228,23 @@ fn send(shared: &Shared, command: &Command) -> Option<Vec<Command>> {
         let properties = command.ext("i").unwrap_or_default().to_owned();
         messages.push((command.body.to_vec(), properties));
     }
-    for (body, properties) in messages {
-        if !every(shared.manners.lose) {
-            shared.store(&mut state, queue, &body, &properties);
+    for (mut body, properties) in messages {
+        if every(shared.manners.damage)
+            && let Some(byte) = body.last_mut()
+        {
+            *byte ^= 1;
+        }
+        let copies = if every(shared.manners.lose) {
+            0
+        } else {
+            1 + u64::from(every(shared.manners.double))
+        };
+        (0..copies).for_each(|_| shared.store(&mut state, queue, &body, &properties));
+        if shared.manners.overtake == Some(number) {
+            shared.bring_forward(&mut state, queue);
         }
         let key = Properties::new(&properties).get("UNIQ_KEY").unwrap_or_default().to_owned();
-        state.sent.push(Sent { key, queue, body: body.len(), at: Instant::now() });
+        state.sent.push(Sent { key, queue, properties, body: body.len(), at: Instant::now() });
     }
     shared.arrived.notify_all();
     let done = reply(command, response::SUCCESS).with_ext("queueId", queue);

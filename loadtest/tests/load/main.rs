@@ -4,11 +4,15 @@ mod consume;
 mod end_to_end;
 mod fake;
 mod produce;
+mod replay;
+mod report;
+mod verify;
 
 use clap::Parser;
 use ringmq_loadtest::cli::Mode;
 use ringmq_loadtest::run::{
     consume as run_consume, end_to_end as run_end_to_end, produce as run_produce,
+    replay as run_replay,
 };
 use ringmq_loadtest::{Cli, LoadError, Report};
 
@@ -16,7 +20,7 @@ use fake::FakeBroker;
 
 /// Runs a command line against a broker.
 fn load(broker: &FakeBroker, mode: &str, options: &str) -> Report {
-    let line = format!("x {mode} --quiet --addr {} {options}", broker.address());
+    let line = format!("x {mode} --raw --quiet --addr {} {options}", broker.address());
     try_load(&line).unwrap()
 }
 
@@ -26,6 +30,7 @@ fn try_load(line: &str) -> Result<Report, LoadError> {
         Mode::Produce(options) => run_produce(&options),
         Mode::Consume(options) => run_consume(&options),
         Mode::E2e(options) => run_end_to_end(&options),
+        Mode::Replay(options) => run_replay(&options),
         Mode::Echo(_) => panic!("{line}: an echo has no report"),
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use ringmq_net::record::Properties;
+
 use crate::fake::{FakeBroker, Manners};
 use crate::{assert_plausible, load, try_load};
 
@@ -33,6 +35,66 @@ fn every_message_is_sent_once_with_a_key_of_its_own() {
             assert_plausible(&side.latency, 1000);
         }
     }
+}
+
+#[test]
+fn sizes_tags_and_keys_are_those_asked_for() {
+    for batch in [1, 5] {
+        let broker = FakeBroker::start(Manners::default());
+        let options = format!(
+            "--count 2000 --size 100:1,300:1 --tag A,B --keys 3 --batch {batch} --connections 3"
+        );
+        let report = load(&broker, "produce", &options);
+        assert!(report.clean, "{}", report.table());
+        let mut counts = BTreeMap::new();
+        for sent in broker.sent() {
+            let properties = Properties::new(&sent.properties);
+            let tag = properties.get("TAGS").unwrap().to_owned();
+            let key = properties.get("KEYS").unwrap().to_owned();
+            *counts.entry((sent.body, tag, key)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 2 * 2 * 3, "{counts:?}");
+        // Evenly, but for the chance of a draw; a batch is drawn as one.
+        assert!(counts.values().all(|count| (60..300).contains(count)), "{counts:?}");
+        let bytes: usize = broker.sent().iter().map(|sent| sent.body).sum();
+        let side = report.send.as_ref().unwrap();
+        let told = side.megabytes_per_second * report.measured_seconds * 1e6;
+        assert!((told - bytes as f64).abs() < 1.0, "{told} of {bytes}");
+    }
+}
+
+#[test]
+fn connections_that_leave_lose_nothing_and_come_back() {
+    let broker = FakeBroker::start(Manners::default());
+    let options =
+        "--rate 2000 --warmup 0 --seconds 1 --connections 4 --churn 50 --verify --queues 2";
+    let report = load(&broker, "produce", options);
+    let side = report.send.as_ref().unwrap();
+    assert!((20..=50).contains(&side.renewed), "{side:?}");
+    assert_eq!((side.breaks, side.unanswered, side.errors.len()), (0, 0, 0));
+    assert!(report.is_sound(), "{}", report.table());
+    assert!(broker.connections() >= 4 + side.renewed, "{side:?}");
+}
+
+#[test]
+fn the_knee_is_the_rate_at_which_the_broker_turns_slow() {
+    // It answers a request in a millisecond, one after the other on a connection: no more than 1,000 a second.
+    let manners = Manners { pause: Some(Duration::from_millis(1)), ..Manners::default() };
+    let broker = FakeBroker::start(manners);
+    let options = "--knee-p99 50 --rate 100 --seconds 0.4 --warmup 0.1 --connections 1 --window 500 --knee-precision 0.5";
+    let report = load(&broker, "produce", options);
+    let knee = report.knee.as_ref().unwrap();
+    // A machine that is too busy bears less; a broker of this kind never more.
+    assert!(knee.rate.is_none_or(|rate| (100.0..=1_500.0).contains(&rate)), "{knee:?}");
+    let failed = knee.tries.iter().filter(|tried| !tried.borne);
+    assert!(failed.count() >= 1, "{knee:?}");
+    assert!(report.table().contains("knee:"), "{}", report.table());
+}
+
+#[test]
+fn without_a_driver_it_says_so() {
+    let error = try_load("x produce --quiet --addr 127.0.0.1:1 --count 1").unwrap_err().to_string();
+    assert!(error.contains("--raw"), "{error}");
 }
 
 #[test]
@@ -161,7 +223,7 @@ fn the_name_server_tells_where_to_send() {
     let broker = FakeBroker::start(Manners::default());
     // The first name server is down.
     let namesrv = format!("127.0.0.1:1;{}", broker.address());
-    let line = format!("x produce --quiet --namesrv {namesrv} --count 100 --connections 2");
+    let line = format!("x produce --raw --quiet --namesrv {namesrv} --count 100 --connections 2");
     let report = try_load(&format!("{line} --topic known")).unwrap();
     // Neither the read-only broker nor the one without a master.
     assert_eq!(report.targets, [(broker.address(), 2)]);
@@ -178,11 +240,18 @@ fn impossible_options_are_refused_by_name() {
         ("--addr 127.0.0.1:1 --rate 0", "--rate"),
         ("--addr 127.0.0.1:1 --connections 0", "--connections"),
         ("--addr 127.0.0.1:1 --seconds -1", "--seconds"),
+        ("--addr 127.0.0.1:1 --churn 0", "--churn"),
+        ("--addr 127.0.0.1:1 --verify --size 10", "--size"),
+        ("--addr 127.0.0.1:1 --verify --topics 2", "--verify"),
+        ("--addr 127.0.0.1:1 --batch 2 --delay-level 3", "--delay-level"),
+        ("--addr 127.0.0.1:1 --knee-p99 1 --burst", "--knee-p99"),
+        ("--addr 127.0.0.1:1 --slave nowhere --count 1", "127.0.0.1:1"),
         ("--addr 127.0.0.1:1 --pid 2147483647", "--pid"),
         ("--addr nowhere --count 1", "nowhere"),
         ("--addr 127.0.0.1:1 --count 1", "127.0.0.1:1"),
     ] {
-        let line = format!("x produce --quiet {}", options.replace("--seconds -1", "--seconds=-1"));
+        let line =
+            format!("x produce --raw --quiet {}", options.replace("--seconds -1", "--seconds=-1"));
         let error = try_load(&line).unwrap_err().to_string();
         assert!(error.contains(name), "{options}: {error}");
     }

@@ -6,15 +6,15 @@
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use crate::answer::AnswerReader;
 use crate::clock::{Clock, SECOND_NS, Span};
 use crate::error::LoadError;
-use crate::link::Link;
-use crate::poller::{Event, Poller, set_fine_timers};
-use crate::schedule::Schedule;
+use crate::raw::answer::AnswerReader;
+use crate::raw::link::Link;
+use crate::raw::poller::{Event, Poller, set_fine_timers};
+use crate::raw::template::{Place, SendTemplate, Shape, born_digits};
+use crate::raw::window::{Sending, Window};
+use crate::schedule::{Agenda, Schedule};
 use crate::tally::{Live, Recorder, Tally};
-use crate::template::{Place, SendTemplate, born_digits};
-use crate::window::{Sending, Window};
 
 /// How long answers are waited for after the last request.
 const DRAIN_NS: u64 = 5 * SECOND_NS;
@@ -33,7 +33,7 @@ pub enum Pace {
     /// When the whole window has been answered: all of it at once.
     Burst,
     /// When they are due.
-    Open(Schedule),
+    Open(Agenda),
 }
 
 /// A connection to be used by a worker.
@@ -58,8 +58,10 @@ pub struct ProducerPlan {
     pub pace: Pace,
     /// Requests under way on one connection.
     pub window: usize,
-    /// Bytes of one message's body.
-    pub body_bytes: usize,
+    /// When a connection is closed and made anew, each in its turn: producers that come and go.
+    pub churn: Option<Schedule>,
+    /// Keep which messages were acknowledged.
+    pub keep: bool,
     /// Most requests; `u64::MAX` when time ends the run.
     pub requests_max: u64,
     /// For the progress line.
@@ -71,6 +73,8 @@ struct Conn {
     window: Window,
     places: Vec<Place>,
     next_place: usize,
+    /// It takes no more requests, and is closed and made anew when all are answered.
+    leaving: bool,
 }
 
 /// One producing thread's work.
@@ -83,7 +87,10 @@ pub struct Producer {
     recorder: Recorder,
     requests_left: u64,
     request_messages: u64,
-    request_bytes: u64,
+    keep: bool,
+    churn: Option<Schedule>,
+    /// The connection that leaves next.
+    next_to_leave: usize,
     /// Open loop: connections that got something to write in this turn.
     touched: Vec<usize>,
     /// Connections that are not open.
@@ -109,7 +116,7 @@ impl Producer {
             let window = Window::new(template, plan.window);
             request_messages = window.messages_per_request() as u64;
             let link = Link::open(stream, &poller, conns.len(), INPUT_BYTES).map_err(system)?;
-            conns.push(Conn { link, window, places, next_place: 0 });
+            conns.push(Conn { link, window, places, next_place: 0, leaving: false });
         }
         Ok(Producer {
             clock: plan.clock,
@@ -121,7 +128,9 @@ impl Producer {
             recorder: Recorder::new(plan.span, plan.live),
             requests_left: plan.requests_max,
             request_messages,
-            request_bytes: request_messages * plan.body_bytes as u64,
+            keep: plan.keep,
+            churn: plan.churn,
+            next_to_leave: 0,
             down: Vec::new(),
             turn: 0,
             born: born_digits(0),
@@ -145,6 +154,7 @@ impl Producer {
             let now = self.clock.now();
             self.begin_due(now);
             self.recorder.publish(now);
+            self.churn(now);
             let sending = self.is_sending(now);
             if !sending {
                 let until = *drain_until.get_or_insert(now + DRAIN_NS);
@@ -165,7 +175,7 @@ impl Producer {
         let end = self.recorder.span.end;
         let timely = match &self.pace {
             Pace::Closed | Pace::Burst => now < end,
-            Pace::Open(schedule) => schedule.next() < end && now < end.saturating_add(OVERDUE_NS),
+            Pace::Open(agenda) => agenda.next() < end && now < end.saturating_add(OVERDUE_NS),
         };
         timely && self.requests_left > 0 && !self.recorder.stopped()
     }
@@ -175,11 +185,11 @@ impl Producer {
         for conn in &mut self.conns {
             self.recorder.tally.unanswered += conn.window.abandon() as u64;
         }
-        if let Pace::Open(schedule) = &self.pace
+        if let Pace::Open(agenda) = &self.pace
             && self.requests_left > 0
         {
             let end = self.recorder.span.end.min(now);
-            self.recorder.tally.unsent = schedule.overdue(end).min(self.requests_left);
+            self.recorder.tally.unsent = agenda.overdue(end).min(self.requests_left);
         }
         self.recorder.finish(now)
     }
@@ -199,8 +209,8 @@ impl Producer {
             self.set_born(now);
             let conn = &mut self.conns[at];
             let waits = matches!(self.pace, Pace::Burst) && !conn.window.is_empty();
-            while !waits && conn.link.is_open() && self.requests_left > 0 {
-                if !conn.push(&self.born, now) {
+            while !waits && conn.takes_more() && self.requests_left > 0 {
+                if !conn.push(&self.born, now, None) {
                     break;
                 }
                 self.requests_left -= 1;
@@ -215,24 +225,26 @@ impl Producer {
             return;
         }
         self.set_born(now);
-        let Pace::Open(schedule) = &mut self.pace else { return };
+        let Pace::Open(agenda) = &mut self.pace else { return };
         let mut full = 0;
         let due_before = self.recorder.span.end.min(now + 1);
-        while self.requests_left > 0 && full < self.conns.len() && schedule.next() < due_before {
+        while self.requests_left > 0 && full < self.conns.len() && agenda.next() < due_before {
             self.turn = (self.turn + 1) % self.conns.len();
             let conn = &mut self.conns[self.turn];
-            if !conn.link.is_open() || !conn.window.has_room() {
+            if !conn.takes_more() || !conn.window.has_room() {
                 full += 1;
                 continue;
             }
-            let Some(intended) = schedule.take(now) else { break };
+            let Some(due) = agenda.take(now) else { break };
             if !conn.window.has_queued() {
                 self.touched.push(self.turn);
             }
-            conn.push(&self.born, intended);
+            let shape =
+                due.event.map(|event| Shape { head: event.kind, body: 0, size: event.size });
+            conn.push(&self.born, due.intended, shape);
             // If a window was full, it is the broker that makes requests late.
             if full == 0 {
-                self.recorder.lag(now, intended);
+                self.recorder.lag(now, due.intended);
             }
             full = 0;
             self.requests_left -= 1;
@@ -265,6 +277,7 @@ impl Producer {
             self.break_off(at, now);
         }
         self.pump(at, now);
+        self.leave(at, now);
     }
 
     /// Reads and counts answers. An error means that the connection is of no use any more.
@@ -279,9 +292,14 @@ impl Producer {
             if let Some(answer) = self.reader.read(&frame) {
                 match conn.window.on_answer(answer.opaque) {
                     None => self.recorder.tally.strays += 1,
-                    Some(started) if answer.code == 0 => {
-                        self.recorder.messages(now, self.request_messages, self.request_bytes);
-                        self.recorder.latency(now, started);
+                    Some(request) if answer.code == 0 => {
+                        self.recorder.messages(now, self.request_messages, request.bytes);
+                        self.recorder.latency(now, request.started);
+                        if self.keep {
+                            let first = request.first_message;
+                            let numbers = first..first + self.request_messages;
+                            self.recorder.acknowledged(conn.window.connection(), numbers);
+                        }
                     }
                     Some(_) => self.recorder.tally.error(answer.code, &frame),
                 }
@@ -298,8 +316,37 @@ impl Producer {
         conn.link.break_off(now);
         self.recorder.tally.unanswered += conn.window.abandon() as u64;
         self.recorder.tally.breaks += 1;
+        conn.leaving = false;
         if !self.down.contains(&at) {
             self.down.push(at);
+        }
+    }
+
+    /// Has connections leave whose time has come.
+    fn churn(&mut self, now: u64) {
+        let end = self.recorder.span.end;
+        while let Some(churn) = &mut self.churn
+            && churn.next() < end
+            && churn.take(now).is_some()
+        {
+            let at = self.next_to_leave % self.conns.len();
+            self.next_to_leave = at + 1;
+            let conn = &mut self.conns[at];
+            conn.leaving = conn.link.is_open();
+            self.leave(at, now);
+        }
+    }
+
+    /// Closes a connection that is to leave, if nothing is under way on it, and has it made anew.
+    fn leave(&mut self, at: usize, now: u64) {
+        let conn = &mut self.conns[at];
+        if conn.leaving && conn.window.is_empty() {
+            conn.leaving = false;
+            conn.link.renew(now);
+            self.recorder.tally.renewed += 1;
+            if !self.down.contains(&at) {
+                self.down.push(at);
+            }
         }
     }
 
@@ -317,11 +364,16 @@ impl Producer {
 
     fn timeout(&self, now: u64, sending: bool) -> u64 {
         let mut until = now + TURN_NS;
-        if let Pace::Open(schedule) = &self.pace
+        if let Pace::Open(agenda) = &self.pace
             && sending
-            && self.conns.iter().any(|conn| conn.link.is_open() && conn.window.has_room())
+            && self.conns.iter().any(|conn| conn.takes_more() && conn.window.has_room())
         {
-            until = until.min(schedule.next());
+            until = until.min(agenda.next());
+        }
+        if let Some(churn) = &self.churn
+            && sending
+        {
+            until = until.min(churn.next());
         }
         for at in &self.down {
             until = until.min(self.conns[*at].link.wakes_at().unwrap_or(until));
@@ -334,9 +386,13 @@ impl Producer {
 }
 
 impl Conn {
-    fn push(&mut self, born: &[u8; 13], started: u64) -> bool {
+    fn takes_more(&self) -> bool {
+        self.link.is_open() && !self.leaving
+    }
+
+    fn push(&mut self, born: &[u8; 13], started: u64, shape: Option<Shape>) -> bool {
         let place = self.places.get(self.next_place).copied().unwrap_or_default();
-        let pushed = self.window.push(&Sending { place, born, started });
+        let pushed = self.window.push(&Sending { place, shape, born, started });
         if pushed {
             self.next_place = (self.next_place + 1) % self.places.len().max(1);
         }

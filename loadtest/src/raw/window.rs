@@ -1,23 +1,24 @@
 //! The requests of one connection that may be under way, and their encoded frames.
 //!
 //! ```text
-//!   frames   [ slot 0 | slot 1 | slot 2 | slot 3 ]     one buffer, all frames of one length
+//!   frames   [ slot 0 | slot 1 | slot 2 | slot 3 ]     one buffer, all slots of one length
 //!   slot       free -> queued -> in flight -> free     a frame is patched when its slot leaves `free`
 //! ```
 //!
-//! Neighbouring queued slots leave in one piece, so a connection that is answered in order sends with one or two
-//! pieces however large its window. The correlation id carries the slot and how often it was used: an answer that
+//! Queued frames that touch leave in one piece, so a connection whose messages have one size and are answered in order sends with one or
+//! two pieces however large its window. The correlation id carries the slot and how often it was used: an answer that
 //! comes twice, or to nothing, is told from one that was waited for.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 
-use crate::template::{OPAQUE_BASE, OPAQUE_SPAN, Place, SendPatch, SendTemplate};
+use crate::raw::template::{Held, OPAQUE_BASE, OPAQUE_SPAN, Place, SendPatch, SendTemplate, Shape};
 
 /// Largest window.
 pub const WINDOW_MAX: usize = 1 << 16;
 /// Most pieces of one write.
-const PIECES_MAX: usize = 32;
+const PIECES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
@@ -26,11 +27,16 @@ enum SlotState {
     InFlight,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Slot {
     state: SlotState,
     use_count: u32,
     started: u64,
+    first_message: u64,
+    size: u32,
+    held: Held,
+    /// Where its frame is in the buffer of all slots.
+    frame: Range<usize>,
 }
 
 /// What differs from send to send, but for what the window itself adds.
@@ -38,10 +44,29 @@ struct Slot {
 pub struct Sending<'a> {
     /// Where to send to.
     pub place: Place,
+    /// What to send; drawn by the template if it is not given.
+    pub shape: Option<Shape>,
     /// See [`SendPatch::born`].
     pub born: &'a [u8; 13],
     /// From when on the request is timed, on the run's clock: its intended time, or now.
     pub started: u64,
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// From when on it is timed.
+    pub started: u64,
+    /// Number of its first message among those of the connection.
+    pub first_message: u64,
+    /// Bytes of all its messages' bodies.
+    pub bytes: u64,
+}
+
+/// Bytes of a window of `size` requests.
+#[must_use]
+pub fn slots_bytes(template: &SendTemplate, size: usize) -> usize {
+    template.slot_bytes().saturating_mul(size)
 }
 
 /// The window of one connection.
@@ -49,15 +74,18 @@ pub struct Sending<'a> {
 pub struct Window {
     template: SendTemplate,
     frames: Vec<u8>,
-    frame_bytes: usize,
     slots: Vec<Slot>,
     slot_bits: u32,
     free: VecDeque<u32>,
     queued: VecDeque<u32>,
     /// Bytes of the first queued frame that are written.
     written: usize,
-    in_flight: usize,
     messages: u64,
+    /// Whether each request from the oldest without an answer on has got one; the newest is last.
+    answered: VecDeque<bool>,
+    /// Number of the first message of the oldest of them.
+    floor: u64,
+    epoch: u32,
 }
 
 impl Window {
@@ -65,18 +93,27 @@ impl Window {
     #[must_use]
     pub fn new(template: SendTemplate, size: usize) -> Self {
         let size = size.clamp(1, WINDOW_MAX);
-        let slot = Slot { state: SlotState::Free, use_count: 0, started: 0 };
+        let slot = Slot {
+            state: SlotState::Free,
+            use_count: 0,
+            started: 0,
+            first_message: 0,
+            size: 0,
+            held: Held::default(),
+            frame: 0..0,
+        };
         Window {
-            frames: template.bytes().repeat(size),
-            frame_bytes: template.bytes().len(),
+            frames: vec![0; template.slot_bytes() * size],
             template,
             slots: vec![slot; size],
             slot_bits: size.next_power_of_two().trailing_zeros(),
             free: (0..size as u32).collect(),
             queued: VecDeque::with_capacity(size),
             written: 0,
-            in_flight: 0,
             messages: 0,
+            answered: VecDeque::new(),
+            floor: 0,
+            epoch: 0,
         }
     }
 
@@ -104,13 +141,22 @@ impl Window {
         self.template.messages()
     }
 
+    /// The connection that it belongs to.
+    #[must_use]
+    pub fn connection(&self) -> usize {
+        self.template.connection()
+    }
+
     /// Queues a request; returns false when the window is full.
     pub fn push(&mut self, sending: &Sending<'_>) -> bool {
         let Some(number) = self.free.pop_front() else { return false };
         let uses = OPAQUE_SPAN >> self.slot_bits;
+        let slot_bytes = self.template.slot_bytes();
+        let shape = sending.shape.unwrap_or_else(|| self.template.shape(self.messages));
         let slot = &mut self.slots[number as usize];
         slot.use_count = (slot.use_count + 1) % uses;
         (slot.state, slot.started) = (SlotState::Queued, sending.started);
+        (slot.first_message, slot.size) = (self.messages, shape.size);
         let opaque = OPAQUE_BASE + (slot.use_count << self.slot_bits | number) as i32;
         let patch = SendPatch {
             opaque,
@@ -118,10 +164,15 @@ impl Window {
             born: sending.born,
             first_message: self.messages,
             intended: sending.started,
+            epoch: self.epoch,
+            floor: self.floor,
         };
         self.messages += self.template.messages() as u64;
-        let at = number as usize * self.frame_bytes;
-        self.template.patch(&mut self.frames[at..at + self.frame_bytes], &patch);
+        self.answered.push_back(false);
+        let at = number as usize * slot_bytes;
+        let bytes = &mut self.frames[at..at + slot_bytes];
+        let frame = self.template.patch(bytes, &mut slot.held, shape, &patch);
+        slot.frame = at + frame.start..at + frame.end;
         self.queued.push_back(number);
         true
     }
@@ -146,17 +197,18 @@ impl Window {
         Ok(true)
     }
 
-    /// Gathers queued frames, neighbours in one piece; returns the number of pieces and their bytes.
+    /// Gathers queued frames, those that touch in one piece; returns the number of pieces and their bytes.
     fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES_MAX]) -> (usize, usize) {
-        let mut numbers = self.queued.iter().map(|number| *number as usize).peekable();
+        let mut frames =
+            self.queued.iter().map(|number| self.slots[*number as usize].frame.clone()).peekable();
         let (mut count, mut bytes, mut skip) = (0, 0, self.written);
-        while let (Some(first), Some(piece)) = (numbers.next(), pieces.get_mut(count)) {
-            let mut last = first;
-            while let Some(next) = numbers.next_if_eq(&(last + 1)) {
-                last = next;
+        while let (Some(first), Some(piece)) = (frames.peek().cloned(), pieces.get_mut(count)) {
+            frames.next();
+            let mut end = first.end;
+            while let Some(next) = frames.next_if(|next| next.start == end) {
+                end = next.end;
             }
-            let from = first * self.frame_bytes + std::mem::take(&mut skip);
-            let part = &self.frames[from..(last + 1) * self.frame_bytes];
+            let part = &self.frames[first.start + std::mem::take(&mut skip)..end];
             *piece = IoSlice::new(part);
             bytes += part.len();
             count += 1;
@@ -166,16 +218,17 @@ impl Window {
 
     fn note_written(&mut self, written: usize) {
         self.written += written;
-        while self.written >= self.frame_bytes {
-            let Some(number) = self.queued.pop_front() else { return };
-            self.slots[number as usize].state = SlotState::InFlight;
-            self.in_flight += 1;
-            self.written -= self.frame_bytes;
+        while let Some(number) = self.queued.front() {
+            let slot = &mut self.slots[*number as usize];
+            let Some(rest) = self.written.checked_sub(slot.frame.len()) else { return };
+            slot.state = SlotState::InFlight;
+            self.queued.pop_front();
+            self.written = rest;
         }
     }
 
-    /// Takes the answer with this correlation id: from when on its request is timed, or `None` if no request waits for it.
-    pub fn on_answer(&mut self, opaque: i32) -> Option<u64> {
+    /// Takes the answer with this correlation id; `None` if no request waits for it.
+    pub fn on_answer(&mut self, opaque: i32) -> Option<Answered> {
         let value = opaque.checked_sub(OPAQUE_BASE).and_then(|value| u32::try_from(value).ok())?;
         let number = value & ((1 << self.slot_bits) - 1);
         let slot = self.slots.get_mut(number as usize)?;
@@ -183,9 +236,22 @@ impl Window {
             return None;
         }
         slot.state = SlotState::Free;
-        self.in_flight -= 1;
         self.free.push_back(number);
-        Some(slot.started)
+        let messages = self.template.messages() as u64;
+        let answered = Answered {
+            started: slot.started,
+            first_message: slot.first_message,
+            bytes: messages * u64::from(slot.size),
+        };
+        let place = (answered.first_message - self.floor) / messages;
+        if let Some(entry) = self.answered.get_mut(place as usize) {
+            *entry = true;
+        }
+        while self.answered.front() == Some(&true) {
+            self.answered.pop_front();
+            self.floor += messages;
+        }
+        Some(answered)
     }
 
     /// Forgets everything under way, as its connection is gone. Returns how many requests will never be answered: those
@@ -198,7 +264,10 @@ impl Window {
         self.free.clear();
         self.free.extend(0..self.slots.len() as u32);
         self.queued.clear();
-        (self.written, self.in_flight) = (0, 0);
+        self.written = 0;
+        self.answered.clear();
+        self.floor = self.messages;
+        self.epoch = (self.epoch + 1) & 0xFFFF;
         abandoned
     }
 }
@@ -214,16 +283,29 @@ mod tests {
     use ringmq_net::record::Properties;
 
     use super::*;
-    use crate::template::{SendSpec, born_digits};
+    use crate::kind::Kind;
+    use crate::raw::template::{SendSpec, born_digits};
+    use crate::sizes::Sizes;
 
     fn window(size: usize) -> Window {
+        sized(size, "40")
+    }
+
+    fn sized(size: usize, sizes: &str) -> Window {
+        let kind = |tag: &str| Kind { topic: "T".into(), tag: tag.into() };
+        let sizes: Sizes = sizes.parse().unwrap();
         let spec = SendSpec {
-            topic: "T".into(),
+            kinds: if sizes.min() == sizes.max() {
+                vec![kind("")]
+            } else {
+                vec![kind(""), kind("ABC")]
+            },
             group: "G".into(),
-            tag: String::new(),
+            keys: 0,
+            delay_level: 0,
             topics: 1,
             default_queues: 4,
-            body_bytes: 40,
+            sizes,
             batch: 1,
             serialize: SerializeType::Json,
             run_id: 1,
@@ -235,30 +317,33 @@ mod tests {
     fn push(window: &mut Window, started: u64) -> bool {
         window.push(&Sending {
             place: Place { topic: 0, queue: 1 },
+            shape: None,
             born: &born_digits(0),
             started,
         })
     }
 
-    /// What a broker would see: the correlation id and key of each frame.
-    fn frames(mut bytes: &[u8]) -> Vec<(i32, String)> {
-        let (mut decoder, mut out) = (HeaderDecoder::new(), Vec::new());
+    /// What a broker would see: the correlation id and key of each whole frame, and their bytes.
+    fn frames(mut bytes: &[u8]) -> (Vec<(i32, String)>, usize) {
+        let (mut decoder, mut out, mut whole) = (HeaderDecoder::new(), Vec::new(), 0);
         while let Ok(Peek::Frame(frame)) = peek(bytes, FRAME_BYTES_MAX) {
             let view = decoder.decode(frame.serialize, frame.header).unwrap();
             let header = SendHeader::v2(&view).unwrap();
             let key = Properties::new(header.properties).get("UNIQ_KEY").unwrap();
             out.push((view.opaque(), key.to_owned()));
+            whole += frame.len;
             bytes = &bytes[frame.len..];
         }
-        assert!(bytes.is_empty(), "a frame is cut");
-        out
+        (out, whole)
     }
 
     /// Sends, answers in a scrambled order and in part, again and again, through a socket that takes any number of bytes.
     #[test]
     fn every_request_reaches_the_wire_whole_once_and_is_answered_once() {
-        for size in [1, 2, 3, 64, 100] {
-            let mut window = window(size);
+        for (size, sizes) in
+            [(1, "40"), (2, "40"), (3, "40"), (64, "40"), (100, "40"), (64, "0..900")]
+        {
+            let mut window = sized(size, sizes);
             let (mut wire, mut state) = (Vec::new(), 12345u64);
             let mut random = |below: usize| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -279,20 +364,23 @@ mod tests {
                 };
                 let Ok(all) = window.write_queued(take);
                 assert_eq!(all, !window.has_queued());
-                let whole = wire.len() / window.frame_bytes * window.frame_bytes;
-                for (opaque, key) in frames(&wire[read..whole]) {
+                let (arrived, whole) = frames(&wire[read..]);
+                for (opaque, key) in arrived {
                     assert!(keys.insert(key), "a key is sent twice");
                     waiting.push((opaque, keys.len() as u64 - 1));
                 }
-                read = whole;
+                read += whole;
                 while random(5) > 0 && !waiting.is_empty() {
                     let (opaque, started) = waiting.swap_remove(random(waiting.len()));
-                    assert_eq!(window.on_answer(opaque), Some(started));
+                    assert_eq!(
+                        window.on_answer(opaque).map(|answer| answer.started),
+                        Some(started)
+                    );
                     assert_eq!(window.on_answer(opaque), None, "answered twice");
                 }
             }
             for (opaque, started) in waiting.drain(..) {
-                assert_eq!(window.on_answer(opaque), Some(started));
+                assert_eq!(window.on_answer(opaque).map(|answer| answer.started), Some(started));
             }
             let queued = window.queued.len();
             assert_eq!((keys.len() + queued) as u64, pushed);
@@ -315,7 +403,8 @@ mod tests {
         for stray in [0, -1, i32::MIN, i32::MAX, opaque + 1, opaque - 1, opaque + 4] {
             assert_eq!(window.on_answer(stray), None, "{stray}");
         }
-        assert_eq!(window.on_answer(opaque), Some(9));
+        let answered = Answered { started: 9, first_message: 0, bytes: 40 };
+        assert_eq!(window.on_answer(opaque), Some(answered));
         assert!(window.is_empty());
     }
 
@@ -326,5 +415,24 @@ mod tests {
         assert!(!window.has_room());
         assert_eq!(window.abandon(), 2);
         assert!(window.has_room() && !window.has_queued());
+    }
+
+    #[test]
+    fn the_floor_is_the_oldest_that_has_no_answer() {
+        let mut window = window(4);
+        let everything =
+            |parts: &[IoSlice<'_>]| Ok::<_, Infallible>(parts.iter().map(|part| part.len()).sum());
+        (0..4).for_each(|started| assert!(push(&mut window, started)));
+        let Ok(true) = window.write_queued(everything) else { panic!("not written") };
+        let opaque = |slot: i32| OPAQUE_BASE + (1 << window.slot_bits) + slot;
+        let opaques = [0, 1, 2, 3].map(opaque);
+        let mut floors = Vec::new();
+        for at in [1, 0, 3, 2] {
+            window.on_answer(opaques[at]).unwrap();
+            floors.push(window.floor);
+        }
+        assert_eq!(floors, [0, 2, 2, 4]);
+        assert!(push(&mut window, 4));
+        assert_eq!((window.abandon(), window.floor, window.epoch), (1, 5, 1));
     }
 }

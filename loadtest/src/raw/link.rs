@@ -8,7 +8,7 @@ use ringmq_net::frame::{FRAME_BYTES_MAX, FrameError, FrameRef, Peek, peek};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::clock::SECOND_NS;
-use crate::poller::Poller;
+use crate::raw::poller::Poller;
 
 /// Wait before a broken connection is tried again.
 const RETRY_NS: u64 = SECOND_NS / 4;
@@ -77,6 +77,12 @@ impl Link {
         self.input.clear();
         self.watches_write = false;
         self.state = State::Down(now + RETRY_NS);
+    }
+
+    /// Closes the connection; it is made anew at once.
+    pub fn renew(&mut self, now: u64) {
+        self.break_off(now);
+        self.state = State::Down(now);
     }
 
     /// Connects anew if it is time. Returns whether the link is open.

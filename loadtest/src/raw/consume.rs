@@ -1,5 +1,6 @@
 //! The consumer's worker: one thread, many queues, one pull under way for each, as in stock clients.
 
+use std::collections::HashSet;
 use std::io::IoSlice;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -8,17 +9,20 @@ use ringmq_net::code::response;
 use ringmq_net::frame::FrameRef;
 use ringmq_net::header::HeaderDecoder;
 use ringmq_net::headers::PullReplyHeader;
+use ringmq_net::record::{Properties, RecordView};
 
-use crate::arrivals::Arrivals;
 use crate::clock::{Clock, SECOND_NS, Span};
+use crate::driver::Purpose;
 use crate::error::LoadError;
-use crate::link::Link;
-use crate::poller::{Event, Poller};
-use crate::produce::Broken;
-use crate::records;
+use crate::ledger::Checker;
+use crate::raw::link::Link;
+use crate::raw::poller::{Event, Poller};
+use crate::raw::produce::Broken;
+use crate::raw::records;
+use crate::raw::template::{OPAQUE_BASE, OPAQUE_SPAN, PullTemplate};
 use crate::stamp;
 use crate::tally::{Live, Recorder, Tally};
-use crate::template::{OPAQUE_BASE, OPAQUE_SPAN, PullTemplate};
+use crate::trace::Recorded;
 
 /// Longest sleep: the end of the run is noticed this late at most.
 const TURN_NS: u64 = SECOND_NS / 50;
@@ -40,22 +44,10 @@ pub struct QueuePlan {
     pub queue: i32,
     /// Queue offset to begin at.
     pub offset: u64,
+    /// How long a message is worked on, nanoseconds, as long as messages are sent; the next pull waits for it.
+    pub work_ns: u64,
     /// The request.
     pub template: PullTemplate,
-}
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub enum Purpose {
-    /// All records count; the latency is that of pulls that found something.
-    Drain,
-    /// Records with this run's stamp count; the latency is their age.
-    EndToEnd {
-        /// Names the run.
-        run_id: u64,
-        /// Where the groups count.
-        arrivals: Arc<Arrivals>,
-    },
 }
 
 /// What a worker is to do.
@@ -120,6 +112,10 @@ struct Pulls {
     whole: bool,
     messages_max: u64,
     purpose: Purpose,
+    checker: Option<Checker>,
+    recorded: Vec<Recorded>,
+    /// Tags that were recorded.
+    tags: HashSet<Arc<str>>,
     /// When the messages of an answer were meant to be sent.
     stamps: Vec<u64>,
     /// Cursors to be pulled later.
@@ -154,7 +150,10 @@ impl Consumer {
             follow: plan.follow,
             whole: plan.whole,
             messages_max: plan.messages_max,
+            checker: plan.purpose.check().cloned().map(Checker::new),
             purpose: plan.purpose,
+            recorded: Vec::new(),
+            tags: HashSet::new(),
             stamps: Vec::new(),
             backing_off: Vec::new(),
             done: 0,
@@ -179,7 +178,7 @@ impl Consumer {
             let now = self.pulls.clock.now();
             self.pulls.recorder.publish(now);
             if self.pulls.finished(now) {
-                return Ok(self.pulls.recorder.finish(now));
+                return Ok(self.pulls.finish(now));
             }
             for event in self.poller.wait(TURN_NS).map_err(system)? {
                 self.on_event(event);
@@ -279,11 +278,11 @@ impl Consumer {
 impl Pulls {
     fn finished(&self, now: u64) -> bool {
         let arrived = match &self.purpose {
-            Purpose::Drain => false,
+            Purpose::Drain { .. } => false,
             Purpose::EndToEnd { arrivals, .. } => arrivals.done(now),
         };
         // End to end goes on after the last send, until all has arrived.
-        let timed = matches!(self.purpose, Purpose::Drain) && now >= self.recorder.span.end;
+        let timed = matches!(self.purpose, Purpose::Drain { .. }) && now >= self.recorder.span.end;
         let counted = self.recorder.tally.messages_all >= self.messages_max;
         arrived || timed || counted || self.done == self.cursors.len() || self.recorder.stopped()
     }
@@ -332,8 +331,13 @@ impl Pulls {
         let moved = reply.next != Some(cursor.plan.offset);
         match (reply.code, reply.next) {
             (response::SUCCESS, Some(next)) => {
-                self.take_records(at, frame, now, since);
+                let messages = self.take_records(at, frame, now, since);
                 self.cursors[at].plan.offset = next;
+                let work_ns = self.cursors[at].plan.work_ns.saturating_mul(messages);
+                if work_ns > 0 && moved && self.is_sent_to() {
+                    self.cursors[at].failures = 0;
+                    return self.wait(at, now + work_ns);
+                }
             }
             (response::PULL_NOT_FOUND, _) if self.follow => {
                 // Held to the end, in which case it goes on at once; or refused to be held.
@@ -386,7 +390,11 @@ impl Pulls {
     }
 
     fn back_off(&mut self, at: usize, now: u64) -> Option<usize> {
-        self.cursors[at].state = CursorState::BackOff(now + BACKOFF_NS);
+        self.wait(at, now + BACKOFF_NS)
+    }
+
+    fn wait(&mut self, at: usize, until: u64) -> Option<usize> {
+        self.cursors[at].state = CursorState::BackOff(until);
         self.backing_off.push(at);
         None
     }
@@ -396,40 +404,88 @@ impl Pulls {
         self.done += 1;
     }
 
-    fn take_records(&mut self, at: usize, frame: &FrameRef<'_>, now: u64, since: u64) {
-        let plan = &self.cursors[at].plan;
-        let (queue, offset, recorder) = (plan.queue, plan.offset, &mut self.recorder);
+    /// Whether messages are still being sent.
+    fn is_sent_to(&self) -> bool {
         match &self.purpose {
-            Purpose::Drain => {
-                let tally = &mut recorder.tally;
-                let count = records::walk(frame.body, queue, offset, self.whole, tally, |_| {});
+            Purpose::Drain { .. } => true,
+            Purpose::EndToEnd { arrivals, .. } => !arrivals.all_sent(),
+        }
+    }
+
+    fn finish(mut self, now: u64) -> Tally {
+        if let Some(checker) = self.checker {
+            self.recorder.tally.seen = checker.groups;
+        }
+        self.recorder.tally.recorded = self.recorded;
+        self.recorder.finish(now)
+    }
+
+    /// Counts the records of an answer; returns how many there were.
+    fn take_records(&mut self, at: usize, frame: &FrameRef<'_>, now: u64, since: u64) -> u64 {
+        let plan = &self.cursors[at].plan;
+        let (queue, offset, group, whole) = (plan.queue, plan.offset, plan.group, self.whole);
+        let (recorder, checker) = (&mut self.recorder, &mut self.checker);
+        let place = |record: &RecordView<'_>| {
+            format!("queue {queue}, queue offset {}", record.queue_offset())
+        };
+        match &self.purpose {
+            Purpose::Drain { record: keep, .. } => {
+                let (recorded, tags) = (&mut self.recorded, &mut self.tags);
+                let each = |record: &RecordView<'_>| {
+                    if let Some(checker) = checker {
+                        checker.see(group, at, || place(record), record.body());
+                    }
+                    if *keep {
+                        recorded.push(recording(record, tags));
+                    }
+                };
+                let count =
+                    records::walk(frame.body, queue, offset, whole, &mut recorder.tally, each);
                 recorder.messages(now, count, frame.body.len() as u64);
                 recorder.latency(now, since);
+                count
             }
-            Purpose::EndToEnd { run_id, arrivals } => {
-                let (stamps, mut bytes) = (&mut self.stamps, 0);
+            Purpose::EndToEnd { run_id, arrivals, .. } => {
+                let (stamps, mut bytes, mut new) = (&mut self.stamps, 0, 0);
                 stamps.clear();
-                records::walk(
-                    frame.body,
-                    queue,
-                    offset,
-                    self.whole,
-                    &mut recorder.tally,
-                    |record| {
-                        if let Some(stamp) = stamp::read(record.body(), *run_id) {
-                            stamps.push(stamp.intended);
-                            bytes += record.total_size() as u64;
-                        }
-                    },
-                );
+                let each = |record: &RecordView<'_>| {
+                    let seen = match checker {
+                        Some(checker) => checker.see(group, at, || place(record), record.body()),
+                        None => match stamp::read(record.body(), *run_id) {
+                            stamp::Body::Ours(stamp) => Some((stamp, true)),
+                            _ => None,
+                        },
+                    };
+                    if let Some((stamp, is_new)) = seen {
+                        stamps.push(stamp.intended);
+                        bytes += record.total_size() as u64;
+                        new += u64::from(is_new);
+                    }
+                };
+                let count =
+                    records::walk(frame.body, queue, offset, whole, &mut recorder.tally, each);
                 for intended in stamps.iter() {
-                    recorder.latency(now, *intended);
+                    recorder.age(now, *intended, group);
                 }
                 recorder.messages(now, stamps.len() as u64, bytes);
-                arrivals.add(plan.group, stamps.len() as u64);
+                arrivals.add(group, new, now);
+                count
             }
         }
     }
+}
+
+/// What has to be known of a record to send the same again.
+fn recording(record: &RecordView<'_>, tags: &mut HashSet<Arc<str>>) -> Recorded {
+    let properties = std::str::from_utf8(record.properties()).unwrap_or_default();
+    let tag = Properties::new(properties).get("TAGS").unwrap_or_default();
+    let tag = tags.get(tag).cloned().unwrap_or_else(|| {
+        let tag: Arc<str> = tag.into();
+        tags.insert(Arc::clone(&tag));
+        tag
+    });
+    let born_ms = u64::try_from(record.born_timestamp()).unwrap_or(0);
+    Recorded { born_ms, size: record.body().len() as u32, tag }
 }
 
 /// What matters of a pull's answer.
