@@ -6,4 +6,5 @@
 pub mod gate;
 pub mod shell;
 pub mod stock;
+pub mod term_store;
 pub mod terms;

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use thiserror::Error;
 
+/// The highest number: stock 5.x has them in 32 bits with a sign.
+pub const NUMBER_MAX: u32 = i32::MAX as u32;
+
 /// The random number that tells two terms of one number and start apart; 0 is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TermId(pub u128);
@@ -127,9 +130,14 @@ impl TermList {
         }
     }
 
-    /// Drops the terms that start at or behind `end`: the log was cut there.
+    /// Drops the terms that start behind `end`: the log was cut there. One that starts there has no byte yet, and keeps its number.
     pub fn cut(&mut self, end: u64) {
-        self.0.retain(|t| t.start < end);
+        self.0.retain(|t| t.start <= end);
+    }
+
+    /// No id proves anything any more: somebody wrote into the log who keeps no terms.
+    pub fn forget_ids(&mut self) {
+        self.0.iter_mut().for_each(|term| term.id = TermId::default());
     }
 
     /// Drops the terms that end at or before `log_start`: their segments are deleted.
@@ -156,10 +164,10 @@ impl TermList {
         self.0.get(index + 1).map_or(log_end, |next| next.start).min(log_end)
     }
 
-    /// The terms below `end`, as a list.
+    /// The terms that start at `end` or before, as a list.
     #[must_use]
-    pub fn below(&self, end: u64) -> Self {
-        Self(self.0.iter().copied().filter(|t| t.start < end).collect())
+    pub fn up_to(&self, end: u64) -> Self {
+        Self(self.0.iter().copied().filter(|t| t.start <= end).collect())
     }
 
     /// Gives the terms of the same number and start the ids that `other` knows.
@@ -195,7 +203,7 @@ impl TermList {
         for (n, row) in rows.filter(|r| !r.is_empty()).enumerate() {
             let term = row.split_once('-').and_then(|(number, start)| {
                 Some(Term {
-                    number: number.parse().ok()?,
+                    number: number.parse().ok().filter(|number| *number <= NUMBER_MAX)?,
                     start: start.parse().ok()?,
                     id: TermId::default(),
                 })
@@ -221,6 +229,17 @@ impl TermList {
             let _ = writeln!(rows, "{}-{} {:032x}", t.number, t.start, t.id.0);
         }
         format!("{}\n{rows}", checksum(&rows))
+    }
+
+    /// The highest number that the sidecar's text names; 0 if it names none or is damaged.
+    #[must_use]
+    pub fn number_max_of_ids(text: &str) -> u32 {
+        let Some((crc, rows)) = text.split_once('\n') else { return 0 };
+        if crc.parse() != Ok(checksum(rows)) {
+            return 0;
+        }
+        let numbers = rows.lines().filter_map(|row| row.split_once('-')?.0.parse().ok());
+        numbers.max().unwrap_or(0)
     }
 
     /// Takes the ids from the sidecar's text for the terms that are in the list with the same number and
@@ -377,8 +396,10 @@ mod tests {
         terms.expire(50);
         assert_eq!(terms, list(&[(2, 50, 2), (4, 90, 3)]));
         terms.cut(90);
+        assert_eq!(terms, list(&[(2, 50, 2), (4, 90, 3)]), "empty, but begun");
+        terms.cut(89);
         assert_eq!(terms, list(&[(2, 50, 2)]));
-        terms.cut(50);
+        terms.cut(49);
         assert!(terms.is_empty() && terms.at(60).is_none());
     }
 }

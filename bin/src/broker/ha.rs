@@ -12,14 +12,16 @@ use ringmq_replication::gate::SyncGate;
 use ringmq_replication::shell::master::{Master, MasterConfig, PeerState};
 use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, SlaveState, Start, Upstream};
 use ringmq_replication::stock::Timing;
+use ringmq_replication::term_store::TermStore;
 
 use super::Broker;
 use super::metadata::ask;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
 
 /// The parts of a shard that know other brokers of its group.
-#[derive(Default)]
 pub(super) struct Ha {
+    /// Who wrote which part of the log.
+    pub(super) terms: Rc<TermStore>,
     master: OnceCell<Rc<Master>>,
     slave: OnceCell<Rc<Slave>>,
     /// Where this slave's master is, as the name server told last.
@@ -36,6 +38,16 @@ struct Heard {
 }
 
 impl Ha {
+    pub(super) fn new(terms: Rc<TermStore>) -> Self {
+        Ha {
+            terms,
+            master: OnceCell::new(),
+            slave: OnceCell::new(),
+            heard: RefCell::default(),
+            topics_taken: Cell::new(None),
+        }
+    }
+
     /// The answer to a registration: of several name servers, the last one that knows a master counts. One that knows none, because it
     /// was started later or because the master is gone, changes nothing: where the master was is where it comes back.
     pub(super) fn hear_of_master(&self, addr: Option<&str>, ha_addr: Option<&str>) {
@@ -114,6 +126,7 @@ impl Broker {
             if let Some(broker) = Weak::upgrade(&broker)
                 && broker.config.role == Role::SyncMaster
             {
+                broker.ha.terms.raise_bound(broker.ha.replicated());
                 broker.release_acks();
                 broker.flush_replies();
                 broker.progressed.raise();
@@ -170,6 +183,10 @@ impl Broker {
             table.insert(key, value);
         };
         put("ringmqHaRole".to_owned(), self.config.role.stock_name().to_owned());
+        let term =
+            self.ha.terms.list().last().map(|term| format!("{} from {}", term.number, term.start));
+        put("ringmqHaTerm".to_owned(), term.unwrap_or_default());
+        put("ringmqHaAcknowledged".to_owned(), self.ha.terms.bound().to_string());
         if let Some(slave) = self.ha.slave.get() {
             let ends_at = self.shard.log().appended();
             put("ringmqHaState".to_owned(), slave.state().to_string());
@@ -232,11 +249,17 @@ impl Upstream for MasterOfBroker {
 
 #[cfg(test)]
 mod tests {
+    use ringmq_engine::store::StoreLayout;
+    use ringmq_replication::term_store::LogFound;
+
     use super::*;
 
     #[test]
     fn a_name_server_that_knows_no_master_hides_none_that_another_one_knows() {
-        let ha = Ha::default();
+        let dir = tempfile::tempdir().expect("a directory");
+        let found = LogFound { min: 0, end: 0, stock_was_here: false };
+        let terms = TermStore::load(&StoreLayout::new(dir.path()), found).expect("no files");
+        let ha = Ha::new(Rc::new(terms.0));
         ha.hear_of_master(None, None);
         assert_eq!(ha.master_addr(), None);
         ha.hear_of_master(Some("10.0.0.1:10911"), Some("10.0.0.1:10912"));

@@ -38,6 +38,7 @@ use super::saving::Promised;
 use super::service::BrokerService;
 use super::signal::Signal;
 use super::stats::Stats;
+use super::terms::open_terms;
 use super::tunables::Tunables;
 use super::{Broker, BrokerConfig, Phase};
 use crate::config::{LimitsSection, Role, Settings, ShardPlan};
@@ -138,6 +139,7 @@ impl Broker {
             unclean: !report.log.recovered.clean,
         };
         log_opened(&config.name, &report);
+        let terms = open_terms(&config, &shard, &report)?;
         let paths = Paths::new(shard.layout());
         let now_ms = clock.now_ms();
         let mut tables = Tables::load(&paths, &config, now_ms)?;
@@ -206,7 +208,7 @@ impl Broker {
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
             registrations: Registrations::new(&config.namesrv_addrs),
-            ha: Ha::default(),
+            ha: Ha::new(terms),
             saver,
             paths,
             promised: Promised::default(),
@@ -275,6 +277,7 @@ impl Broker {
             glommio::spawn_local(Rc::clone(self).retain()),
             self.every(POLL, |broker| broker.shard.poll()),
             glommio::spawn_local(Rc::clone(self).checkpoint_again_and_again()),
+            glommio::spawn_local(Rc::clone(self).keep_bound_again_and_again()),
         ];
         if self.is_slave() {
             tasks.extend(self.start_following(serving)?);
@@ -408,6 +411,7 @@ impl Broker {
             task.cancel().await;
         }
         self.save_delivery_at_the_end().await;
+        self.keep_bound().await;
         let saved = self.save_all();
         let closed = self.shard.close().await.map_err(|error| error.to_string());
         closed.and(saved)?;

@@ -64,6 +64,7 @@ mod signal;
 mod slow;
 mod stats;
 mod steps;
+mod terms;
 mod tunables;
 
 pub use ack::Level;

@@ -17,7 +17,7 @@ use crate::index::Index;
 use crate::log::{Log, LogError, ReadHint, Slice};
 use crate::queue::{QueueStore, Unit};
 use crate::state::waiters::WaitQueue;
-use crate::store::{AbortMarker, FileSystem, StoreLayout, StoreLock, Worker};
+use crate::store::{AbortMarker, FileSystem, StoreLayout, StoreLock, Worker, WorkerGone};
 
 mod dispatch;
 mod follow;
@@ -130,6 +130,17 @@ impl Shard {
     pub fn set_disk_used(&self, percent: u8, full: bool) -> bool {
         self.disk_used_percent.set(percent);
         self.disk_full.replace(full)
+    }
+
+    /// Runs blocking work on this store's own files on its worker thread, after what it was given before.
+    ///
+    /// # Errors
+    /// [`WorkerGone`] if the thread has ended.
+    pub async fn off_reactor<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, WorkerGone> {
+        self.worker.run(work).await
     }
 
     /// The unit of a queue offset; `None` if there is none.
