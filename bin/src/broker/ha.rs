@@ -15,6 +15,7 @@ use ringmq_replication::stock::Timing;
 use ringmq_replication::term_store::TermStore;
 
 use super::Broker;
+use super::cut::CutNote;
 use super::metadata::ask;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
 
@@ -22,6 +23,8 @@ use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
 pub(super) struct Ha {
     /// Who wrote which part of the log.
     pub(super) terms: Rc<TermStore>,
+    /// This start began with a cut.
+    cut: Option<CutNote>,
     master: OnceCell<Rc<Master>>,
     slave: OnceCell<Rc<Slave>>,
     /// Where this slave's master is, as the name server told last.
@@ -38,9 +41,10 @@ struct Heard {
 }
 
 impl Ha {
-    pub(super) fn new(terms: Rc<TermStore>) -> Self {
+    pub(super) fn new(terms: Rc<TermStore>, cut: Option<CutNote>) -> Self {
         Ha {
             terms,
+            cut,
             master: OnceCell::new(),
             slave: OnceCell::new(),
             heard: RefCell::default(),
@@ -187,6 +191,9 @@ impl Broker {
             self.ha.terms.list().last().map(|term| format!("{} from {}", term.number, term.start));
         put("ringmqHaTerm".to_owned(), term.unwrap_or_default());
         put("ringmqHaAcknowledged".to_owned(), self.ha.terms.bound().to_string());
+        if let Some(cut) = &self.ha.cut {
+            put("ringmqHaCut".to_owned(), cut.to_string());
+        }
         if let Some(slave) = self.ha.slave.get() {
             let ends_at = self.shard.log().appended();
             put("ringmqHaState".to_owned(), slave.state().to_string());
@@ -259,7 +266,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let found = LogFound { min: 0, end: 0, stock_was_here: false };
         let terms = TermStore::load(&StoreLayout::new(dir.path()), found).expect("no files");
-        let ha = Ha::new(Rc::new(terms.0));
+        let ha = Ha::new(Rc::new(terms.0), None);
         ha.hear_of_master(None, None);
         assert_eq!(ha.master_addr(), None);
         ha.hear_of_master(Some("10.0.0.1:10911"), Some("10.0.0.1:10912"));

@@ -26,6 +26,7 @@ use ringmq_net::server::{Listen, PortKind, Server, ServerConfig};
 use super::ack::{Acks, Level};
 use super::clock::Clock;
 use super::crowds::Crowds;
+use super::cut::finish_cut;
 use super::files::{Paths, Tables};
 use super::ha::Ha;
 use super::lag::Lags;
@@ -139,7 +140,6 @@ impl Broker {
             unclean: !report.log.recovered.clean,
         };
         log_opened(&config.name, &report);
-        let terms = open_terms(&config, &shard, &report)?;
         let paths = Paths::new(shard.layout());
         let now_ms = clock.now_ms();
         let mut tables = Tables::load(&paths, &config, now_ms)?;
@@ -155,12 +155,20 @@ impl Broker {
                 "the delay offset lay outside of its queue and was moved to its nearest end"
             );
         }
+        let saver = ConfigSaver::start().map_err(|error| error.to_string())?;
+        let cut = match &report.cut {
+            Some(cut) => {
+                let offsets = &mut tables.offsets;
+                Some(finish_cut(&config.name, cut, offsets, &shard, &saver, &paths).await?)
+            }
+            None => None,
+        };
+        let terms = open_terms(&config, &shard, &report)?;
         audit_offsets(&tables.offsets, &shard);
         audit_topics(&tables, &shard, report.log.fresh);
         let absent = !tables.absent.is_empty();
         let mut waiters = Waiters::new(config.waiting_pulls_max);
         let delay_list = waiters.add_queue();
-        let saver = ConfigSaver::start().map_err(|error| error.to_string())?;
         let broker = Rc::new(Broker {
             tunables: RefCell::new(Tunables::new(config.retention.clone())),
             shard: Rc::clone(&shard),
@@ -208,7 +216,7 @@ impl Broker {
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
             registrations: Registrations::new(&config.namesrv_addrs),
-            ha: Ha::new(terms),
+            ha: Ha::new(terms, cut),
             saver,
             paths,
             promised: Promised::default(),

@@ -40,6 +40,7 @@ mod clients;
 mod clock;
 mod config;
 mod crowds;
+mod cut;
 mod delay;
 mod files;
 mod ha;

@@ -375,9 +375,16 @@ impl Load<'_> {
                 format!("units before queue offset {end} are not in log order")
             });
         }
-        // Stock's start: the third last file.
-        let walk_from = first.max(limit - 3 * self.config.file_units());
-        files.walk(walk_from, limit, cut_at)
+        // Stock's start: the third last file. Where the log was cut, even that may begin behind it.
+        let mut limit = limit;
+        loop {
+            let walk_from = first.max(limit - 3 * self.config.file_units());
+            let end = files.walk(walk_from, limit, cut_at)?;
+            if end > walk_from || walk_from == first {
+                return Ok(end);
+            }
+            limit = walk_from;
+        }
     }
 
     /// How far units of records that are redone follow one another behind `end`, up to the end of the file that begins with `last`.

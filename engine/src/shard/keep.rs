@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{PutError, Shard, ShardError};
 use crate::log::SegmentInfo;
-use crate::store::{CheckpointInput, write_checkpoint};
+use crate::store::{CheckpointInput, CutOrder, write_checkpoint};
 
 /// How often a checkpoint that has to wait for another looks for its end.
 const CHECKPOINT_POLL: Duration = Duration::from_millis(5);
@@ -127,6 +127,27 @@ impl Shard {
         self.queues.remove_topic(topic).await?;
         // A mark that still counts the queues would have them made again after a crash.
         self.checkpoint().await
+    }
+
+    /// Orders the log to be cut at `at`, where a record ends, when this store is opened next: what lies beyond is kept in a file of its
+    /// own then ([`super::OpenReport::cut`]). The order is durable when this returns.
+    ///
+    /// # Errors
+    /// [`ShardError`]: there is no order.
+    pub async fn order_cut(&self, at: u64) -> Result<(), ShardError> {
+        let layout = self.layout.clone();
+        self.off_reactor(move || CutOrder::give(&layout, at)).await??;
+        Ok(())
+    }
+
+    /// What follows a cut is done, and durable: the order is gone. To be called before anything is appended.
+    ///
+    /// # Errors
+    /// [`ShardError`]: the next opening cuts again.
+    pub async fn settle_cut(&self) -> Result<(), ShardError> {
+        let layout = self.layout.clone();
+        self.off_reactor(move || CutOrder::settle(&layout)).await??;
+        Ok(())
     }
 
     /// Bytes of a segment.

@@ -13,8 +13,8 @@ use crate::log::{LockStamps, Log, LogConfig, LogError, Opened};
 use crate::queue::{LoadReport, QueueConfig, QueueError, QueueRecovery, QueueStore, load_queues};
 use crate::state::delay::DelayLevels;
 use crate::store::{
-    AbortMarker, DerivedMark, FileSystem, LockStamp, StoreError, StoreLayout, StoreLock, Worker,
-    WorkerGone, create_dir_durable,
+    AbortMarker, CutDone, CutOrder, DerivedMark, FileSystem, LockStamp, StoreError, StoreLayout,
+    StoreLock, Worker, WorkerGone, create_dir_durable,
 };
 
 /// The usual [`ShardConfig::derived_unwritten_bytes_max`]: some 1.5 million messages.
@@ -118,6 +118,8 @@ pub struct OpenReport {
     pub redo_from: u64,
     /// Records redone.
     pub redone_records: u64,
+    /// The log was cut on an order that waited.
+    pub cut: Option<CutDone>,
 }
 
 impl Shard {
@@ -139,6 +141,7 @@ impl Shard {
         let lock = StoreLock::acquire(&layout)?;
         let mark = DerivedMark::load(&layout.derived_mark(), stamp)?;
         let worker = Rc::new(Worker::start("store").map_err(ShardError::WorkerStart)?);
+        let cut = Self::carry_out_cut(&config, &layout, &worker).await?;
 
         let mut log_config = config.log.clone();
         log_config.store = config.store.clone();
@@ -224,8 +227,21 @@ impl Shard {
             index: index_report,
             redo_from,
             redone_records: redone.records,
+            cut,
         };
         Ok((shard, report))
+    }
+
+    /// An order to cut comes before anything reads the log.
+    async fn carry_out_cut(
+        config: &ShardConfig,
+        layout: &StoreLayout,
+        worker: &Rc<Worker>,
+    ) -> Result<Option<CutDone>, ShardError> {
+        let Some(order) = CutOrder::load(layout)? else { return Ok(None) };
+        let (layout, segment_bytes) = (layout.clone(), config.segment_bytes);
+        let done = worker.run(move || order.carry_out(&layout, segment_bytes)).await??;
+        Ok(Some(done))
     }
 
     fn queue_config(config: &ShardConfig, layout: &StoreLayout) -> QueueConfig {

@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod checkpointer;
+mod cut;
 mod files;
 mod layout;
 mod lock;
@@ -13,6 +14,7 @@ mod worker;
 
 pub use checkpoint::{CHECKPOINT_BYTES, Checkpoint};
 pub use checkpointer::{CheckpointInput, write_checkpoint};
+pub use cut::{CutDone, CutOrder};
 pub use files::{
     FileSystem, NumberedFile, create_dir_durable, list_numbered, numbered_name,
     parse_numbered_name, sync_directory, sync_file_system, write_replacing,

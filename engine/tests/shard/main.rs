@@ -5,6 +5,7 @@
 #[path = "../log_io/support.rs"]
 mod support;
 
+mod cutting;
 mod deletion;
 mod following;
 mod model;
