@@ -103,6 +103,15 @@ impl Capabilities {
     }
 }
 
+/// Every capability that this version knows.
+pub const KNOWN: Capabilities = Capabilities::FROM_NEWEST
+    .with(Capabilities::FRAME_CRC)
+    .with(Capabilities::METADATA)
+    .with(Capabilities::LARGE_FRAMES)
+    .with(Capabilities::LEARNER)
+    .with(Capabilities::OBSERVER)
+    .with(Capabilities::SYNC_ACKS);
+
 /// A term: what one master wrote between its start and the next term's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireTerm {

@@ -4,6 +4,17 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerId(u64);
 
+/// One connection.
+#[derive(Debug)]
+struct Peer {
+    id: PeerId,
+    /// The slave's own id in its group; a stock slave does not tell it.
+    slave: Option<i64>,
+    /// It is waited for.
+    counts: bool,
+    held: u64,
+}
+
 /// How far the connected slaves are. One per shard.
 ///
 /// A slave counts with what it reported over its present connection: when that ends, it holds nothing any more until it reports
@@ -15,7 +26,7 @@ pub struct SyncGate {
     wanted: usize,
     /// A message is not waited for while the slaves are this many bytes behind it.
     behind_bytes_max: u64,
-    peers: Vec<(PeerId, u64)>,
+    peers: Vec<Peer>,
     next_id: u64,
     /// The offset that `wanted` slaves hold.
     replicated: u64,
@@ -33,37 +44,55 @@ impl SyncGate {
         }
     }
 
-    /// A slave has connected; it holds nothing before it reports.
+    /// Somebody has connected. He counts as a slave that holds nothing yet, as in stock, until he is [withheld](Self::withhold).
     pub fn join(&mut self) -> PeerId {
         let id = PeerId(self.next_id);
         self.next_id += 1;
-        self.peers.push((id, 0));
+        self.peers.push(Peer { id, slave: None, counts: true, held: 0 });
         self.count();
         id
     }
 
+    /// What he is must be seen first: he does not count until he is admitted.
+    pub fn withhold(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
+            peer.counts = false;
+            peer.held = 0;
+        }
+        self.count();
+    }
+
+    /// He is the slave `slave` and counts. Another connection of the same slave counts no more: one slave is never two.
+    pub fn admit(&mut self, id: PeerId, slave: i64) {
+        for peer in &mut self.peers {
+            if peer.id == id {
+                (peer.slave, peer.counts) = (Some(slave), true);
+            } else if peer.slave == Some(slave) {
+                (peer.counts, peer.held) = (false, 0);
+            }
+        }
+        self.count();
+    }
+
     /// Its connection has ended.
     pub fn leave(&mut self, id: PeerId) {
-        self.peers.retain(|(peer, _)| *peer != id);
+        self.peers.retain(|peer| peer.id != id);
         self.count();
     }
 
     /// It holds the log up to `offset`; the caller has checked that it can. Never goes back. Whether more is replicated than before.
     pub fn acked(&mut self, id: PeerId, offset: u64) -> bool {
-        let Some((_, held)) = self.peers.iter_mut().find(|(peer, _)| *peer == id) else {
-            return false;
-        };
-        if *held >= offset {
-            return false;
-        }
-        *held = offset;
+        let found = self.peers.iter_mut().find(|peer| peer.id == id && peer.counts);
+        let Some(peer) = found.filter(|peer| peer.held < offset) else { return false };
+        peer.held = offset;
         let before = self.replicated;
         self.count();
         self.replicated > before
     }
 
     fn count(&mut self) {
-        let mut held: Vec<u64> = self.peers.iter().map(|(_, held)| *held).collect();
+        let counting = self.peers.iter().filter(|peer| peer.counts);
+        let mut held: Vec<u64> = counting.map(|peer| peer.held).collect();
         held.sort_unstable_by(|a, b| b.cmp(a));
         self.replicated = held.get(self.wanted - 1).copied().unwrap_or(0);
     }
@@ -75,18 +104,18 @@ impl SyncGate {
 
     /// How many slaves hold the log up to `end`.
     pub fn holders(&self, end: u64) -> usize {
-        self.peers.iter().filter(|(_, held)| *held >= end).count()
+        self.peers.iter().filter(|peer| peer.counts && peer.held >= end).count()
     }
 
     /// Whether it makes sense to wait for a message that ends at `end` (stock 4.9.8: `isSlaveOK`).
     pub fn reachable(&self, end: u64) -> bool {
-        self.peers.len() >= self.wanted
+        self.connected() >= self.wanted
             && end.saturating_sub(self.replicated) < self.behind_bytes_max
     }
 
-    /// Slaves that are connected.
+    /// Slaves that are connected and count.
     pub fn connected(&self) -> usize {
-        self.peers.len()
+        self.peers.iter().filter(|peer| peer.counts).count()
     }
 }
 
@@ -131,5 +160,27 @@ mod tests {
         gate.acked(a, 5_000);
         assert!(gate.reachable(5_999));
         assert!(!gate.reachable(6_000), "at the limit, as stock has it");
+    }
+
+    #[test]
+    fn one_slave_on_two_connections_is_one_and_who_is_not_admitted_is_none() {
+        let mut gate = SyncGate::new(1, 1_000);
+        let a = gate.join();
+        gate.withhold(a);
+        assert!(!gate.reachable(1) && !gate.acked(a, 100));
+        assert_eq!((gate.holders(0), gate.replicated()), (0, 0));
+        gate.admit(a, 7);
+        assert!(gate.acked(a, 100));
+        let b = gate.join();
+        gate.withhold(b);
+        gate.admit(b, 7);
+        assert_eq!((gate.connected(), gate.replicated()), (1, 0), "the new one has not reported");
+        assert!(!gate.acked(a, 900), "the old one counts no more");
+        assert!(gate.acked(b, 120));
+        let c = gate.join();
+        gate.withhold(c);
+        gate.admit(c, 8);
+        assert!(!gate.acked(c, 120));
+        assert_eq!(gate.holders(120), 2);
     }
 }

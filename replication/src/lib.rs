@@ -4,6 +4,7 @@
 //! executor, nor does [`terms`], the list of who wrote which part of a log. [`shell`] moves bytes between them, the log and the connections.
 
 pub mod gate;
+pub mod pair;
 pub mod shell;
 pub mod stock;
 pub mod term_store;

@@ -68,6 +68,26 @@ pub enum Refused {
     },
 }
 
+impl Refused {
+    /// Its number in a refusal between RingMQ nodes.
+    pub fn code(self) -> u32 {
+        match self {
+            Refused::Ahead { .. } => 1,
+            Refused::Behind { .. } => 2,
+            Refused::Forged { .. } => 3,
+        }
+    }
+
+    /// The offset that it is about, beside that.
+    pub fn offset(self) -> i64 {
+        match self {
+            Refused::Ahead { master, .. } => master as i64,
+            Refused::Behind { min, .. } => min as i64,
+            Refused::Forged { slave, .. } => slave,
+        }
+    }
+}
+
 /// What a report means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
@@ -102,11 +122,11 @@ impl MasterSide {
         }
     }
 
-    /// What a report means.
+    /// What a report means. An empty slave gets the last segment, as in stock, or the `oldest` byte there is.
     ///
     /// # Errors
     /// [`Refused`]: nothing is acknowledged by it and nothing may be sent any more.
-    pub fn report(&mut self, offset: i64, log: LogRange) -> Result<Report, Refused> {
+    pub fn report(&mut self, offset: i64, log: LogRange, oldest: bool) -> Result<Report, Refused> {
         let sent = self.next.unwrap_or(log.max);
         let slave = u64::try_from(offset).map_err(|_| Refused::Forged { slave: offset, sent })?;
         if let Some(next) = self.next {
@@ -118,8 +138,11 @@ impl MasterSide {
         if slave > log.max {
             return Err(Refused::Ahead { slave, master: log.max });
         }
-        // An empty slave gets the last segment only (stock 4.9.8).
-        let begin = if slave == 0 { log.max - log.max % log.segment } else { slave };
+        let begin = match slave {
+            0 if oldest => log.min,
+            0 => log.max - log.max % log.segment,
+            _ => slave,
+        };
         let next = if slave == 0 { begin.max(log.min) } else { begin };
         if next < log.min {
             return Err(Refused::Behind { slave, min: log.min });
@@ -151,6 +174,16 @@ pub enum Mismatch {
         master: u64,
         /// Bytes of our segments.
         segment: u64,
+    },
+    /// A frame lies in one segment.
+    #[error(
+        "the master sends {len} bytes for physical offset {master}, over the end of a segment: give both the same segment size"
+    )]
+    Crosses {
+        /// What came.
+        master: u64,
+        /// Its bytes.
+        len: usize,
     },
 }
 
@@ -196,25 +229,30 @@ mod tests {
 
     #[test]
     fn the_first_report_sets_the_start_as_stock_does() {
-        let begin = |report| MasterSide::default().report(report, LOG);
+        let begin = |report| MasterSide::default().report(report, LOG, false);
         assert_eq!(begin(0), Ok(Report::Begin { next: 4_096, acked: 0 }), "the last segment");
         assert_eq!(begin(2_048), Ok(Report::Begin { next: 2_048, acked: 2_048 }));
         assert_eq!(begin(5_000), Ok(Report::Begin { next: 5_000, acked: 5_000 }));
         assert_eq!(begin(5_001), Err(Refused::Ahead { slave: 5_001, master: 5_000 }));
         assert_eq!(begin(2_047), Err(Refused::Behind { slave: 2_047, min: 2_048 }));
         assert!(matches!(begin(-1), Err(Refused::Forged { slave: -1, .. })));
+        let oldest = MasterSide::default().report(0, LOG, true);
+        assert_eq!(oldest, Ok(Report::Begin { next: 2_048, acked: 0 }));
     }
 
     #[test]
     fn nothing_is_acknowledged_that_was_not_sent() {
         let mut master = MasterSide::default();
-        assert!(master.report(i64::MAX, LOG).is_err());
+        assert!(master.report(i64::MAX, LOG, false).is_err());
         assert_eq!(master.next(), None, "and nothing will be sent");
-        assert!(master.report(4_096, LOG).is_ok());
+        assert!(master.report(4_096, LOG, false).is_ok());
         master.sent(100);
-        assert_eq!(master.report(4_196, LOG), Ok(Report::Acked(4_196)));
-        assert!(matches!(master.report(4_197, LOG), Err(Refused::Forged { sent: 4_196, .. })));
-        assert!(matches!(master.report(i64::MIN, LOG), Err(Refused::Forged { .. })));
+        assert_eq!(master.report(4_196, LOG, false), Ok(Report::Acked(4_196)));
+        assert!(matches!(
+            master.report(4_197, LOG, false),
+            Err(Refused::Forged { sent: 4_196, .. })
+        ));
+        assert!(matches!(master.report(i64::MIN, LOG, false), Err(Refused::Forged { .. })));
     }
 
     #[test]

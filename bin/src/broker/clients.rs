@@ -148,7 +148,7 @@ impl Broker {
     /// Drops registrations whose heartbeats stopped.
     pub(super) fn scan_clients(self: &Rc<Self>) {
         let expired = self.clients.borrow_mut().expire(self.clock.monotonic_ms());
-        if let Some(server) = self.server.get() {
+        if let Some(server) = self.server() {
             for conn in expired.close.iter().filter_map(|id| server.conn(*id)) {
                 conn.close("its client sent no heartbeat for 120 s");
             }
@@ -174,7 +174,7 @@ impl Broker {
 
     /// Tells these members of a group that its members changed.
     pub(super) fn notify(&self, group: &str, conns: &[u64]) {
-        let Some(server) = self.server.get() else { return };
+        let Some(server) = self.server() else { return };
         let mut command =
             Command::oneway(request::NOTIFY_CONSUMER_IDS_CHANGED).with_ext("consumerGroup", group);
         for conn in conns.iter().filter_map(|id| server.conn(*id)) {

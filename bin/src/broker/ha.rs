@@ -9,15 +9,20 @@ use glommio::{Task, TaskQueueHandle};
 use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::code::request;
 use ringmq_replication::gate::SyncGate;
-use ringmq_replication::shell::master::{Master, MasterConfig, PeerState};
-use ringmq_replication::shell::slave::{AckLevel, Slave, SlaveConfig, SlaveState, Start, Upstream};
+use ringmq_replication::shell::master::{Master, MasterConfig};
+use ringmq_replication::shell::slave::{
+    AckLevel, MasterKind, Slave, SlaveConfig, SlaveState, Start, Upstream,
+};
 use ringmq_replication::stock::Timing;
 use ringmq_replication::term_store::TermStore;
 
 use super::Broker;
 use super::cut::CutNote;
-use super::metadata::ask;
+use super::metadata::{ask, port_below};
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
+
+/// The key of GET_BROKER_RUNTIME_INFO that tells that a broker's HA port answers the hello: the hello's version.
+const HELLO_KEY: &str = "ringmqHaHello";
 
 /// The parts of a shard that know other brokers of its group.
 pub(super) struct Ha {
@@ -121,7 +126,8 @@ impl Broker {
         let master = MasterConfig {
             listen,
             timing: timing(config),
-            batch_bytes: usize::try_from(config.batch_bytes).unwrap_or(usize::MAX),
+            batch_bytes: u32::try_from(config.batch_bytes).unwrap_or(u32::MAX),
+            promises: self.config.role == Role::SyncMaster,
         };
         let wanted = usize::try_from(config.in_sync_replicas).unwrap_or(usize::MAX);
         let gate = SyncGate::new(wanted, config.fall_behind_bytes);
@@ -137,7 +143,8 @@ impl Broker {
             }
         };
         let log = self.shard.log().clone();
-        let bound = Master::bind(master, log, self.shard.segment_bytes(), gate, on_acked);
+        let terms = Rc::clone(&self.ha.terms);
+        let bound = Master::bind(master, log, self.shard.segment_bytes(), gate, terms, on_acked);
         let master = bound.map_err(|error| {
             format!(
                 "cannot listen for slaves at {listen}: {error}; free the port or set broker.listen"
@@ -159,6 +166,7 @@ impl Broker {
         let slave = Slave::new(
             SlaveConfig {
                 timing: timing(config),
+                slave_id: i64::try_from(self.config.broker_id).unwrap_or(i64::MAX),
                 start: match config.start {
                     SlaveStart::Oldest => Start::Oldest,
                     SlaveStart::Newest => Start::Newest,
@@ -169,6 +177,7 @@ impl Broker {
                 },
             },
             Rc::clone(&self.shard),
+            Rc::clone(&self.ha.terms),
         );
         // A second one would be a broker that is started twice.
         let _ = self.ha.slave.set(Rc::clone(&slave));
@@ -186,6 +195,7 @@ impl Broker {
         let mut put = |key: String, value: String| {
             table.insert(key, value);
         };
+        put(HELLO_KEY.to_owned(), "1".to_owned());
         put("ringmqHaRole".to_owned(), self.config.role.stock_name().to_owned());
         let term =
             self.ha.terms.list().last().map(|term| format!("{} from {}", term.number, term.start));
@@ -199,6 +209,9 @@ impl Broker {
             put("ringmqHaState".to_owned(), slave.state().to_string());
             let master = slave.master().map(|addr| addr.to_string());
             put("ringmqHaMaster".to_owned(), master.unwrap_or_default());
+            let protocol = if slave.granted().is_some() { "terms" } else { "stock" };
+            put("ringmqHaProtocol".to_owned(), protocol.to_owned());
+            put("ringmqHaConnections".to_owned(), slave.connections().to_string());
             put("ringmqHaReported".to_owned(), slave.reported().to_string());
             put("ringmqHaReceivedBytes".to_owned(), slave.received().to_string());
             let lag = slave.master_end().saturating_sub(ends_at);
@@ -210,16 +223,14 @@ impl Broker {
         let peers = master.peers();
         put("ringmqHaSlaves".to_owned(), peers.len().to_string());
         for (at, peer) in peers.iter().enumerate() {
-            let state = match peer.state() {
-                PeerState::Waiting => "waiting".to_owned(),
-                PeerState::Streaming => "streaming".to_owned(),
-                PeerState::Refused(why) => format!("refused: {why}"),
-            };
+            let id = peer.slave().map_or_else(|| "unknown".to_owned(), |id| id.to_string());
+            let protocol = if peer.granted().is_some() { "terms" } else { "stock" };
             put(
                 format!("ringmqHaSlave_{at}"),
                 format!(
-                    "{} state={state} sent={} acked={} lagBytes={} lagMs={} reports={}",
+                    "{} state={} protocol={protocol} id={id} sent={} acked={} lagBytes={} lagMs={} reports={}",
                     peer.addr(),
+                    peer.state(),
                     peer.sent(),
                     peer.acked(),
                     visible.saturating_sub(peer.acked()),
@@ -239,6 +250,23 @@ impl Upstream for MasterOfBroker {
     fn ha_addr(&self) -> Option<String> {
         let broker = &self.0;
         broker.config.ha_master.clone().or_else(|| broker.ha.heard.borrow().ha_addr.clone())
+    }
+
+    async fn kind(&self, ha_addr: &str) -> MasterKind {
+        // A stock 4.x broker's HA port is its client port + 1, and so is ours.
+        let Some(addr) = port_below(ha_addr, 1) else { return MasterKind::Unknown };
+        let Ok(body) = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await else {
+            return MasterKind::Unknown;
+        };
+        match KvTable::from_json(&body) {
+            Ok(body) if body.table.contains_key(HELLO_KEY) => MasterKind::RingMq,
+            Ok(_) => MasterKind::Stock,
+            Err(_) => MasterKind::Unknown,
+        }
+    }
+
+    fn reopen(&self) {
+        self.0.reopening.raise();
     }
 
     async fn log_range(&self) -> Result<(u64, u64), String> {

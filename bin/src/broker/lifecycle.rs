@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_lite::FutureExt;
 use glommio::timer::Timer;
 use glommio::{Latency, Shares, Task, TaskQueueHandle};
 use ringmq_engine::shard::{OpenReport, Shard, ShardListener};
@@ -68,7 +69,8 @@ const REFUSE: Duration = Duration::from_millis(250);
 /// How long a stopping broker waits for replies to leave.
 const DRAIN_WAIT: Duration = Duration::from_millis(500);
 
-/// Runs one shard's broker on the current reactor until it is told to stop. `probe` is told how far it is, and asked through.
+/// Runs one shard's broker on the current reactor until it is told to stop, and opens its store anew when its log is to be cut. `probe`
+/// is told how far it is, and asked through.
 ///
 /// # Errors
 /// One line that says what could not be opened, listened to or closed, and what to do.
@@ -79,47 +81,78 @@ pub async fn run_shard(
     connections_max: u64,
     probe: &Arc<Probe>,
 ) -> Result<(), String> {
-    probe.set_stage(Stage::Recovering);
-    let config = BrokerConfig::new(settings, plan)?;
     // Connections and the log's writes before everything else: without a queue that matters, a ready socket waits for whatever
     // task is running, up to the executor's 100 ms.
     let serving = glommio::executor().create_task_queue(SERVING_SHARES, SERVING_LATENCY, "serving");
-    let broker = Broker::open(config, settings, serving).await?;
-    let server = {
-        let broker = Rc::clone(&broker);
-        let limits = settings.config.limits.clone();
-        let listening = async move { broker.listen(&limits, connections_max) };
-        glommio::spawn_local_into(listening, serving).map_err(|error| error.to_string())?.await?
+    let current = Rc::new(RefCell::new(None::<Rc<Broker>>));
+    let mut watched = None;
+    let outcome = loop {
+        probe.set_stage(Stage::Recovering);
+        let config = BrokerConfig::new(settings, plan)?;
+        let broker = Broker::open(config, settings, serving).await?;
+        let server = {
+            let broker = Rc::clone(&broker);
+            let limits = settings.config.limits.clone();
+            let listening = async move { broker.listen(&limits, connections_max) };
+            glommio::spawn_local_into(listening, serving)
+                .map_err(|error| error.to_string())?
+                .await?
+        };
+        let mut tasks = broker.start_tasks(serving).map_err(|error| error.to_string())?;
+        *current.borrow_mut() = Some(Rc::clone(&broker));
+        if probe.inbox().is_some() {
+            tasks.push(glommio::spawn_local(Rc::clone(&broker).survey_lags()));
+            watched.get_or_insert_with(|| watch(&current, probe));
+        }
+        probe.set_stage(Stage::Serving);
+        tracing::info!(
+            listen = %broker.config.listen,
+            level = broker.config.level.name(),
+            "The broker[{}, {}] boot success. serializeType=JSON and name server is {}",
+            broker.config.name,
+            broker.config.store_host,
+            broker.config.namesrv_addrs.join(";"),
+        );
+        let stopped = async {
+            reactor.stopping.raised().await;
+            false
+        };
+        let reopening = async {
+            broker.reopening.wait().await;
+            true
+        };
+        let reopen = stopped.or(reopening).await;
+        probe.set_stage(Stage::Stopping);
+        let serve = if reopen { 0 } else { settings.config.drain.serve_ms };
+        let outcome = broker.stop(&server, tasks, Duration::from_millis(serve)).await;
+        if !reopen || outcome.is_err() {
+            break outcome;
+        }
+        *current.borrow_mut() = None;
+        tracing::info!(broker = %broker.config.name, "the store is opened anew");
     };
-    let mut tasks = broker.start_tasks(serving).map_err(|error| error.to_string())?;
-    let watched = probe.inbox().map(|_| {
-        tasks.push(glommio::spawn_local(Rc::clone(&broker).survey_lags()));
-        let (broker, probe) = (Rc::clone(&broker), Arc::clone(probe));
-        glommio::spawn_local(async move {
-            if let Some(inbox) = probe.inbox() {
-                inbox.serve(async |ask| broker.tell(ask).await).await;
-            }
-        })
-    });
-    probe.set_stage(Stage::Serving);
-    tracing::info!(
-        listen = %broker.config.listen,
-        level = broker.config.level.name(),
-        "The broker[{}, {}] boot success. serializeType=JSON and name server is {}",
-        broker.config.name,
-        broker.config.store_host,
-        broker.config.namesrv_addrs.join(";"),
-    );
-    reactor.stopping.raised().await;
-    probe.set_stage(Stage::Stopping);
-    let serve = Duration::from_millis(settings.config.drain.serve_ms);
-    let outcome = broker.stop(&server, tasks, serve).await;
     probe.set_stage(Stage::Ended);
     if let (Some(inbox), Some(task)) = (probe.inbox(), watched) {
         inbox.close();
         task.await;
     }
     outcome
+}
+
+/// Answers who asks about this shard, whichever broker serves it at the time; while none does, the question is dropped.
+fn watch(current: &Rc<RefCell<Option<Rc<Broker>>>>, probe: &Arc<Probe>) -> Task<()> {
+    let (current, probe) = (Rc::clone(current), Arc::clone(probe));
+    glommio::spawn_local(async move {
+        let Some(inbox) = probe.inbox() else { return };
+        inbox
+            .serve(async |ask| {
+                let broker = current.borrow().clone();
+                if let Some(broker) = broker {
+                    broker.tell(ask).await;
+                }
+            })
+            .await;
+    })
 }
 
 impl Broker {
@@ -209,6 +242,7 @@ impl Broker {
             waiters_changed: Signal::default(),
             delay_list,
             delay_arrived: Signal::default(),
+            reopening: Signal::default(),
             progressed: Signal::default(),
             retention_asked: Signal::default(),
             steps: RefCell::default(),
@@ -261,7 +295,7 @@ impl Broker {
         config.frame_bytes_max = usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX);
         let service = Rc::new(BrokerService(Rc::clone(self)));
         let server = Server::bind(config, service).map_err(|error| error.to_string())?;
-        if self.server.set(Rc::clone(&server)).is_err() {
+        if self.server.set(Rc::downgrade(&server)).is_err() {
             return Err("a shard listens once".to_owned());
         }
         self.listen_to_slaves()?;
@@ -384,7 +418,7 @@ impl Broker {
 
     /// Sends what was queued outside of a connection's turn.
     pub(super) fn flush_replies(&self) {
-        if let Some(server) = self.server.get() {
+        if let Some(server) = self.server() {
             server.flush_dirty();
         }
         self.report_slow_send();

@@ -53,7 +53,7 @@ impl Broker {
     }
 
     async fn copy_topics(&self, addr: &str) -> Result<(), String> {
-        let vip = vip_of(addr).ok_or("its address has no port")?;
+        let vip = port_below(addr, VIP_BELOW).ok_or("its address has no port")?;
         let body = ask(&vip, request::GET_ALL_TOPIC_CONFIG).await?;
         let table = topics::parse_file(&body).map_err(|error| error.to_string())?;
         // Not this table's own version: that goes on by itself where a name server has to hear of everything again.
@@ -114,22 +114,22 @@ pub(super) async fn ask(addr: &str, code: i32) -> Result<Vec<u8>, String> {
     Ok(answer.body.to_vec())
 }
 
-/// The VIP address of a broker.
-fn vip_of(addr: &str) -> Option<String> {
+/// The address of the same host with a port so much lower.
+pub(super) fn port_below(addr: &str, below: u16) -> Option<String> {
     let (host, port) = addr.rsplit_once(':')?;
-    let port = port.parse::<u16>().ok()?.checked_sub(VIP_BELOW)?;
+    let port = port.parse::<u16>().ok()?.checked_sub(below)?;
     Some(format!("{host}:{port}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::vip_of;
+    use super::{VIP_BELOW, port_below};
 
     #[test]
     fn topics_are_asked_for_two_ports_below() {
-        assert_eq!(vip_of("10.0.0.1:10911").as_deref(), Some("10.0.0.1:10909"));
-        assert_eq!(vip_of("[::1]:10931").as_deref(), Some("[::1]:10929"));
-        assert_eq!(vip_of("nowhere"), None);
-        assert_eq!(vip_of("host:1"), None);
+        assert_eq!(port_below("10.0.0.1:10911", VIP_BELOW).as_deref(), Some("10.0.0.1:10909"));
+        assert_eq!(port_below("[::1]:10931", VIP_BELOW).as_deref(), Some("[::1]:10929"));
+        assert_eq!(port_below("nowhere", VIP_BELOW), None);
+        assert_eq!(port_below("host:1", VIP_BELOW), None);
     }
 }

@@ -16,7 +16,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use ringmq_engine::log::{DiskSpace, Slice};
 use ringmq_engine::shard::{Queue, Shard, ShardError};
@@ -126,7 +126,8 @@ struct Broker {
     tunables: RefCell<Tunables>,
     clock: Clock,
     shard: Rc<Shard>,
-    server: OnceCell<Rc<Server>>,
+    /// Held by the shard's life, which ends it.
+    server: OnceCell<Weak<Server>>,
     phase: Cell<Phase>,
 
     topics: RefCell<TopicTable<TopicSlot>>,
@@ -171,6 +172,8 @@ struct Broker {
     delay_list: WaitQueue,
     /// Raised when a message for the delay topic is visible.
     delay_arrived: Signal,
+    /// Raised when the store is to be opened anew, because its log is to be cut.
+    reopening: Signal,
     /// Raised when the log has made progress.
     progressed: Signal,
     /// Raised when an administrator asks for expired segments to go.
@@ -197,6 +200,10 @@ impl Broker {
     /// The address stock shows in "the broker[...]" remarks.
     fn ip(&self) -> std::net::IpAddr {
         self.config.store_host.ip()
+    }
+
+    fn server(&self) -> Option<Rc<Server>> {
+        self.server.get()?.upgrade()
     }
 
     fn readable(&self) -> bool {

@@ -129,7 +129,7 @@ impl Broker {
     fn connection_counts(&self) -> ConnectionCounts {
         let clients = self.clients.borrow();
         ConnectionCounts {
-            server: self.server.get().map(|server| server.stats()).unwrap_or_default(),
+            server: self.server().map(|server| server.stats()).unwrap_or_default(),
             consumer_groups: clients.consumers().count() as u64,
             producer_groups: clients.producers().count() as u64,
         }

@@ -4,6 +4,7 @@
 mod support;
 
 mod deployments;
+mod diverge;
 mod kill;
 mod late;
 mod promote;
@@ -12,6 +13,7 @@ mod stream;
 mod sync;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use support::journal::Journal;
 use support::load::{Load, LoadSpec};
@@ -19,6 +21,14 @@ use support::{Broker, Options, TempDir};
 
 const TOPIC: &str = "Replicated";
 const QUEUES: u32 = 4;
+
+const STOP_MAX: Duration = Duration::from_secs(30);
+const MASTER: [&str; 2] = ["--role", "async-master"];
+const SLAVE: [&str; 4] = ["--role", "slave", "--broker-id", "1"];
+
+fn role(broker: &mut Broker, args: &[&str]) {
+    broker.options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+}
 
 /// A load of some hundred messages a second on every shard.
 fn spec() -> LoadSpec {

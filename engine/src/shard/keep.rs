@@ -84,7 +84,7 @@ impl Shard {
             log_min: self.log.min_offset(),
             physic_timestamp: timestamp,
             logics_timestamp: timestamp,
-            lock: self.lock.stamp(),
+            lock: self.stamp,
         }
     }
 
@@ -160,7 +160,8 @@ impl Shard {
         self.queues.topics().iter().map(|topic| Rc::from(&**topic)).collect()
     }
 
-    /// The clean stop: everything written and flushed, dispatched to the end, derived data durable, `abort` removed.
+    /// The clean stop: everything written and flushed, dispatched to the end, derived data durable, `abort` removed, and the store free
+    /// for whoever opens it next.
     ///
     /// # Errors
     /// [`ShardError`]; `abort` stays then, and the next start recovers.
@@ -173,6 +174,7 @@ impl Shard {
         }
         let abort = self.abort.clone();
         self.worker.run(move || abort.clear()).await??;
+        *self.lock.borrow_mut() = None;
         Ok(())
     }
 }

@@ -17,7 +17,9 @@ use crate::index::Index;
 use crate::log::{Log, LogError, ReadHint, Slice};
 use crate::queue::{QueueStore, Unit};
 use crate::state::waiters::WaitQueue;
-use crate::store::{AbortMarker, FileSystem, StoreLayout, StoreLock, Worker, WorkerGone};
+use crate::store::{
+    AbortMarker, FileSystem, LockStamp, StoreLayout, StoreLock, Worker, WorkerGone,
+};
 
 mod dispatch;
 mod follow;
@@ -56,7 +58,9 @@ pub struct Shard {
     worker: Rc<Worker>,
     file_system: Arc<FileSystem>,
     abort: AbortMarker,
-    lock: StoreLock,
+    /// Released when the shard is closed.
+    lock: RefCell<Option<StoreLock>>,
+    stamp: LockStamp,
     table: QueueTable,
     dispatch: RefCell<Dispatch>,
     /// End of the last dispatched record, and its store time.

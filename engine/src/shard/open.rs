@@ -211,7 +211,8 @@ impl Shard {
             index,
             worker,
             file_system: Arc::new(file_system),
-            lock,
+            stamp: lock.stamp(),
+            lock: RefCell::new(Some(lock)),
         };
         let redone = shard.redo(redo_from, end).await?;
         queues_report.cut_queues = shard.queues.cut_kept(kept).await?;

@@ -17,12 +17,18 @@ use futures_lite::io::AsyncRead;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::{Timer, sleep};
 use ringmq_engine::log::{Log, LogError};
-use ringmq_net::ha_frame::{encode_header, last_report};
+use ringmq_net::ha_term_frame::Capabilities;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::crc_of;
 use super::socket::Outgoing;
 use crate::gate::{PeerId, SyncGate};
-use crate::stock::{LogRange, MasterSide, Refused, Report, Timing};
+use crate::pair::{MasterAction, MasterClose, MasterLog, MasterSession};
+use crate::stock::{LogRange, Timing};
+use crate::term_store::TermStore;
+use crate::terms::TermList;
+
+pub use crate::pair::PeerState;
 
 /// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -38,19 +44,10 @@ pub struct MasterConfig {
     pub listen: SocketAddr,
     /// When what is sent and expected.
     pub timing: Timing,
-    /// Most bytes of a frame's body. A stock slave takes up to 4 MiB less 12 (stock default: 32 KiB).
-    pub batch_bytes: usize,
-}
-
-/// What a slave's connection is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerState {
-    /// It has not reported yet.
-    Waiting,
-    /// It gets the log.
-    Streaming,
-    /// It gets nothing: why.
-    Refused(String),
+    /// Most bytes of a frame's body to a stock slave, which takes up to 4 MiB less 12 (stock default: 32 KiB).
+    pub batch_bytes: u32,
+    /// Messages are acknowledged because slaves hold them: slaves are told which ones, and never give those up.
+    pub promises: bool,
 }
 
 /// One connected slave.
@@ -64,6 +61,8 @@ pub struct Peer {
     /// When it held everything that was visible, the last time that this was so.
     caught_up: Cell<Instant>,
     reports: Cell<u64>,
+    slave: Cell<Option<i64>>,
+    granted: Cell<Option<Capabilities>>,
 }
 
 impl Peer {
@@ -92,6 +91,16 @@ impl Peer {
         self.reports.get()
     }
 
+    /// The slave's id in its group; a stock slave does not tell it.
+    pub fn slave(&self) -> Option<i64> {
+        self.slave.get()
+    }
+
+    /// What was granted to a RingMQ slave; `None` for one that speaks the 4.x protocol.
+    pub fn granted(&self) -> Option<Capabilities> {
+        self.granted.get()
+    }
+
     /// How long it has not held all that was visible; zero while it does.
     pub fn lag(&self, visible: u64) -> Duration {
         if self.acked.get() >= visible { Duration::ZERO } else { self.caught_up.get().elapsed() }
@@ -104,6 +113,7 @@ pub struct Master {
     log: Log,
     segment: u64,
     gate: RefCell<SyncGate>,
+    terms: Rc<TermStore>,
     peers: RefCell<Vec<Rc<Peer>>>,
     listener: Cell<RawFd>,
     stopping: Cell<bool>,
@@ -115,10 +125,10 @@ pub struct Master {
 enum End {
     #[error("the slave closed it")]
     Closed,
-    #[error("the slave was silent for {0:?}")]
-    Silent(Duration),
     #[error("{0}")]
-    Refused(#[from] Refused),
+    Session(#[from] MasterClose),
+    #[error("this log's terms have changed: it comes back and hears of them")]
+    Terms,
     #[error("{0}")]
     Socket(#[from] io::Error),
     #[error("{0}")]
@@ -143,6 +153,7 @@ impl Master {
         log: Log,
         segment: u64,
         gate: SyncGate,
+        terms: Rc<TermStore>,
         on_acked: impl Fn() + 'static,
     ) -> io::Result<Rc<Master>> {
         let domain = if config.listen.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
@@ -158,6 +169,7 @@ impl Master {
             log,
             segment,
             gate: RefCell::new(gate),
+            terms,
             peers: RefCell::default(),
             listener: Cell::new(socket.as_raw_fd()),
             stopping: Cell::new(false),
@@ -224,6 +236,8 @@ impl Master {
             acked: Cell::new(0),
             caught_up: Cell::new(Instant::now()),
             reports: Cell::new(0),
+            slave: Cell::new(None),
+            granted: Cell::new(None),
         });
         self.peers.borrow_mut().push(Rc::clone(&peer));
         tracing::info!(slave = %addr, "a slave has connected");
@@ -245,48 +259,22 @@ impl Master {
 
     async fn talk(&self, stream: &mut TcpStream, peer: &Peer) -> Result<(), End> {
         let timing = self.config.timing;
-        let mut side = MasterSide::default();
+        let began = Instant::now();
+        let config =
+            crate::pair::MasterConfig { timing, stock_batch_bytes: self.config.batch_bytes };
+        let mut session = MasterSession::new(config, 0);
+        let changes = self.terms.changes();
         let mut reports = [0; REPORTS_BYTES];
-        let mut have = 0;
         let mut out = Outgoing::default();
-        let (mut heard, mut sent) = (Instant::now(), Instant::now());
-        let mut refused: Option<(Instant, Refused)> = None;
         let mut tick = Timer::new(timing.tick());
         loop {
-            if heard.elapsed() > timing.housekeeping {
-                return Err(End::Silent(timing.housekeeping));
-            }
-            // A refused slave is kept for a while: a stock one would come back at once, again and again.
-            if let Some((since, why)) = &refused
-                && since.elapsed() > timing.housekeeping
-            {
-                return Err((*why).into());
+            if self.terms.changes() != changes {
+                return Err(End::Terms);
             }
             let mut changed = pin!(self.log.changed());
-            if let (true, None, Some(next)) = (out.is_done(), &refused, side.next()) {
-                match self.log.stream(next, self.config.batch_bytes).await {
-                    Ok(Some(slice)) => {
-                        let len = slice.bytes().len();
-                        out.put(&encode_header(next, len as u32), Some(slice));
-                        side.sent(len as u64);
-                        peer.sent.set(next + len as u64);
-                        sent = Instant::now();
-                    }
-                    Ok(None) if sent.elapsed() >= timing.heartbeat => {
-                        out.put(&encode_header(next, 0), None);
-                        sent = Instant::now();
-                    }
-                    Ok(None) => {}
-                    Err(LogError::OutOfRange { min, .. }) if next < min => {
-                        let why = Refused::Behind { slave: next, min };
-                        self.refuse(peer, &mut refused, why);
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+            self.act(&mut session, peer, &mut out, began).await?;
             let woke = poll_fn(|cx| {
-                let room = reports.get_mut(have..).unwrap_or_default();
-                match Pin::new(&mut *stream).poll_read(cx, room) {
+                match Pin::new(&mut *stream).poll_read(cx, &mut reports) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
                     Poll::Ready(Ok(len)) => return Poll::Ready(Ok(Woke::Received(len))),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
@@ -304,58 +292,108 @@ impl Master {
             .await?;
             match woke {
                 Woke::Received(len) => {
-                    heard = Instant::now();
-                    have += len;
-                    let Some((offset, used)) = last_report(reports.get(..have).unwrap_or_default())
-                    else {
-                        continue;
-                    };
-                    reports.copy_within(used..have, 0);
-                    have -= used;
-                    peer.reports.set(peer.reports.get() + 1);
-                    if refused.is_none()
-                        && let Err(why) = self.reported(&mut side, peer, offset)
-                    {
-                        self.refuse(peer, &mut refused, why);
-                    }
+                    let bytes = reports.get(..len).unwrap_or_default();
+                    session.received(since(began), bytes, &self.view(&self.terms.list()));
+                    peer.reports.set(session.reports());
+                    peer.slave.set(session.slave());
+                    peer.granted.set(session.speaks_terms().then(|| session.granted()));
                 }
-                Woke::Sent => glommio::executor().yield_if_needed().await,
+                Woke::Sent => {
+                    session.sent(since(began));
+                    glommio::executor().yield_if_needed().await;
+                }
                 Woke::Changed => {}
-                Woke::Tick => {
-                    tick = Timer::new(timing.tick());
-                }
+                Woke::Tick => tick = Timer::new(timing.tick()),
             }
         }
     }
 
-    fn reported(&self, side: &mut MasterSide, peer: &Peer, offset: i64) -> Result<(), Refused> {
-        let max = self.log.visible();
-        let range = LogRange { min: self.log.min_offset(), max, segment: self.segment };
-        let acked = match side.report(offset, range)? {
-            Report::Begin { next, acked } => {
-                peer.sent.set(next);
-                *peer.state.borrow_mut() = PeerState::Streaming;
-                tracing::info!(slave = %peer.addr, from = next, behind = max - next, "a slave gets the log");
-                acked
+    /// Does what the session wants, until it wants nothing more.
+    async fn act(
+        &self,
+        session: &mut MasterSession,
+        peer: &Peer,
+        out: &mut Outgoing,
+        began: Instant,
+    ) -> Result<(), End> {
+        loop {
+            let action = session.next(since(began), &self.view(&self.terms.list()));
+            match action {
+                None => return Ok(()),
+                Some(MasterAction::Send(bytes)) => out.put(&bytes, None),
+                Some(MasterAction::Data { from, max }) => {
+                    let slice = match self.log.stream(from, max as usize).await {
+                        Ok(Some(slice)) => slice,
+                        Ok(None) => return Ok(()),
+                        // Deleted meanwhile: the session sees that, and says so.
+                        Err(LogError::OutOfRange { min, .. }) if from < min => continue,
+                        Err(error) => return Err(error.into()),
+                    };
+                    let head = session.frame(slice.bytes(), &self.view(&self.terms.list()));
+                    out.put(head.bytes(), Some(slice));
+                    peer.sent.set(session.next_offset().unwrap_or(from));
+                }
+                Some(MasterAction::Crc { offset, len }) => {
+                    let crc = crc_of(&self.log, offset, len).await;
+                    session.crc(offset, len, crc);
+                }
+                Some(MasterAction::Withhold) => {
+                    self.gate.borrow_mut().withhold(peer.id);
+                    (self.on_acked)();
+                }
+                Some(MasterAction::Admit(slave)) => {
+                    self.gate.borrow_mut().admit(peer.id, slave);
+                    (self.on_acked)();
+                }
+                Some(MasterAction::Acked(offset)) => self.acked(peer, offset),
+                Some(MasterAction::State(state)) => self.note(peer, session, state),
+                Some(MasterAction::Close(why)) => return Err(why.into()),
             }
-            Report::Acked(acked) => acked,
-        };
-        peer.acked.set(acked.max(peer.acked.get()));
-        if acked >= max {
+        }
+    }
+
+    /// The log as a session may see it.
+    fn view<'a>(&self, terms: &'a TermList) -> MasterLog<'a> {
+        let max = self.log.visible();
+        MasterLog {
+            range: LogRange { min: self.log.min_offset(), max, segment: self.segment },
+            whole: self.log.visible_whole(),
+            confirmed: if self.config.promises { self.gate.borrow().replicated() } else { 0 },
+            terms,
+        }
+    }
+
+    fn acked(&self, peer: &Peer, offset: u64) {
+        peer.acked.set(offset);
+        if offset >= self.log.visible() {
             peer.caught_up.set(Instant::now());
         }
-        if self.gate.borrow_mut().acked(peer.id, acked) {
+        if self.gate.borrow_mut().acked(peer.id, offset) {
             (self.on_acked)();
         }
-        Ok(())
     }
 
-    /// From here on the slave gets nothing, acknowledges nothing, and is waited for by nobody.
-    fn refuse(&self, peer: &Peer, refused: &mut Option<(Instant, Refused)>, why: Refused) {
-        tracing::error!(slave = %peer.addr, "a slave gets nothing: {why}");
-        *peer.state.borrow_mut() = PeerState::Refused(why.to_string());
-        *refused = Some((Instant::now(), why));
-        self.gate.borrow_mut().leave(peer.id);
-        (self.on_acked)();
+    fn note(&self, peer: &Peer, session: &MasterSession, state: PeerState) {
+        if *peer.state.borrow() == state {
+            return;
+        }
+        let slave = peer.addr;
+        match &state {
+            PeerState::Refused(why) => tracing::error!(%slave, "a slave gets nothing: {why}"),
+            PeerState::Streaming => {
+                let from = session.next_offset().unwrap_or(0);
+                let behind = self.log.visible().saturating_sub(from);
+                peer.sent.set(from);
+                let id = session.slave();
+                tracing::info!(%slave, id, from, behind, "a slave gets the log");
+            }
+            PeerState::Waiting | PeerState::Aligning => {}
+        }
+        *peer.state.borrow_mut() = state;
     }
+}
+
+/// Milliseconds since `began`.
+fn since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,41 +1,45 @@
 //! A slave's connection to its master: bodies are received straight into the log's tail, and what is held is reported.
+//!
+//! Of a RingMQ master a body is received whole first, and gets into the log when its CRC is seen to be right.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_lite::io::AsyncRead;
 use glommio::net::TcpStream;
 use glommio::timer::{Timer, sleep};
 use ringmq_engine::log::{AppendError, FollowError, LogError};
-use ringmq_engine::shard::Shard;
+use ringmq_engine::shard::{Shard, ShardError};
+use ringmq_engine::store::{StoreError, WorkerGone};
 use ringmq_net::client::{ClientError, resolve};
-use ringmq_net::ha_frame::{HA_HEADER_BYTES, HaFrameError, encode_report, peek_header};
+use ringmq_net::ha_term_frame::Capabilities;
 
+use super::crc_of;
 use super::socket::Outgoing;
-use crate::stock::{Mismatch, Place, Timing, place};
+use crate::pair::{Body, Parsed, Retry, SlaveAction, SlaveLog, SlaveSession, Speech, Trouble};
+use crate::stock::Timing;
+use crate::term_store::TermStore;
+use crate::terms::{TermError, TermList};
 
-/// Most bytes of a frame's body that are believed in; none is held in memory, so this only tells nonsense.
-const BODY_BYTES_MAX: usize = 256 << 20;
+pub use crate::pair::Start;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Before it connects again: doubled each time, up to the second.
-const RETRY_MIN: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
-/// Which history an empty slave asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// All that the master has.
-    Oldest,
-    /// Its last segment, as a stock slave.
-    Newest,
-}
+/// Before it is asked again who the master is.
+const NO_MASTER: Duration = Duration::from_millis(250);
+/// Room that a frame without a body gets at a time: what claims to be long gets more as it comes.
+const FRAME_STEP: usize = 64 << 10;
+/// The same for a body.
+const BODY_STEP: usize = 256 << 10;
+/// Reports that a master does not take.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// What a slave's reports mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,18 +55,35 @@ pub enum AckLevel {
 pub struct SlaveConfig {
     /// When what is sent and expected.
     pub timing: Timing,
+    /// Its id in its group.
+    pub slave_id: i64,
     /// For an empty store.
     pub start: Start,
     /// What a report means.
     pub ack: AckLevel,
 }
 
-/// What a slave needs to know of its master.
+/// What a master is known to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MasterKind {
+    /// It answers the hello.
+    RingMq,
+    /// It speaks the 4.x protocol alone.
+    Stock,
+    /// It could not be asked.
+    Unknown,
+}
+
+/// What a slave needs to know of its master, and asks of its broker.
 pub trait Upstream {
     /// `HOST:PORT` of the HA port, once it is known.
     fn ha_addr(&self) -> Option<String>;
-    /// First and last physical offset of its log, asked by RocketMQ's ordinary requests.
+    /// What the master at this HA port is, asked by RocketMQ's ordinary requests.
+    fn kind(&self, ha_addr: &str) -> impl Future<Output = MasterKind>;
+    /// First and last physical offset of its log, asked the same way.
     fn log_range(&self) -> impl Future<Output = Result<(u64, u64), String>>;
+    /// The log is to be cut when the store is opened next: open it anew, soon.
+    fn reopen(&self);
 }
 
 /// How a slave is.
@@ -74,8 +95,24 @@ pub enum SlaveState {
     Connecting(Option<String>),
     /// The master's log comes in.
     Following,
+    /// Its log and the master's differ, and somebody has to decide; it tries on.
+    Diverged(Trouble),
+    /// Its log goes beyond what it has in common with the master's, and is about to be cut there.
+    Cutting(u64),
     /// It goes on no further by itself: why.
     Halted(String),
+}
+
+impl SlaveState {
+    /// Whether an operator who saw `self` learns nothing new from `other`.
+    fn tells(&self, other: &SlaveState) -> bool {
+        match (self, other) {
+            (SlaveState::Diverged(a), SlaveState::Diverged(b)) => {
+                discriminant(a) == discriminant(b)
+            }
+            (a, b) => a == b,
+        }
+    }
 }
 
 impl fmt::Display for SlaveState {
@@ -85,6 +122,8 @@ impl fmt::Display for SlaveState {
             SlaveState::Connecting(None) => f.write_str("connecting"),
             SlaveState::Connecting(Some(why)) => write!(f, "connecting: {why}"),
             SlaveState::Following => f.write_str("following"),
+            SlaveState::Diverged(why) => write!(f, "diverged: {why}"),
+            SlaveState::Cutting(at) => write!(f, "cutting the log at {at}"),
             SlaveState::Halted(why) => write!(f, "halted: {why}"),
         }
     }
@@ -94,12 +133,8 @@ impl fmt::Display for SlaveState {
 enum End {
     #[error("the master closed it")]
     Closed,
-    #[error("the master was silent for {0:?}")]
-    Silent(Duration),
     #[error("{0}")]
-    Frame(#[from] HaFrameError),
-    #[error("{0}")]
-    Mismatch(#[from] Mismatch),
+    Trouble(#[from] Trouble),
     #[error("{0}")]
     Socket(#[from] io::Error),
     #[error("{0}")]
@@ -108,34 +143,56 @@ enum End {
     Follow(#[from] FollowError),
     #[error("{0}")]
     Log(#[from] LogError),
+    #[error("{0}")]
+    Shard(#[from] ShardError),
+    #[error("the terms cannot be stored: {0}")]
+    Store(#[from] StoreError),
+    #[error("the terms cannot be stored: {0}")]
+    Worker(#[from] WorkerGone),
+    #[error("{0}")]
+    Term(#[from] TermError),
     #[error("the master did not tell where its log begins: {0}")]
     Range(String),
+    #[error("the master takes no reports")]
+    Stuck,
     #[error("{0}")]
     Halted(String),
+    #[error("the log is to be cut")]
+    Cut,
 }
 
 /// The slave's side of one shard. Lives on its reactor.
 pub struct Slave {
     config: SlaveConfig,
     shard: Rc<Shard>,
+    terms: Rc<TermStore>,
     state: RefCell<SlaveState>,
     master: RefCell<Option<SocketAddr>>,
+    /// The HA port whose master has answered a hello.
+    ringmq: RefCell<Option<String>>,
+    /// The one whose master could not be asked, and did not answer.
+    silent: RefCell<Option<String>>,
+    /// What the present or last master granted, if it is a RingMQ node.
+    granted: Cell<Option<Capabilities>>,
     reported: Cell<u64>,
     /// Where the master is, as far as frames told.
     master_end: Cell<u64>,
     received: Cell<u64>,
+    connections: Cell<u64>,
 }
 
-/// Where the next byte of the stream belongs.
+/// Where the next bytes of the stream belong.
 enum Next {
-    Head { bytes: [u8; HA_HEADER_BYTES], have: usize },
-    Body { at: u64, left: usize },
-}
-
-impl Next {
-    fn head() -> Next {
-        Next::Head { bytes: [0; HA_HEADER_BYTES], have: 0 }
-    }
+    /// To a frame without a body, or before one: `need` bytes from the buffer's start.
+    Frame { need: usize },
+    /// Nowhere yet.
+    Wait,
+    /// Into the log's tail.
+    Tail { at: u64, left: usize },
+    /// Into memory, until the whole body is there.
+    Whole(Body),
+    /// Nowhere: the body is there and goes into the log as that has room.
+    Place { at: u64, from: usize },
 }
 
 enum Woke {
@@ -145,17 +202,42 @@ enum Woke {
     Tick,
 }
 
+/// One connection.
+struct Talk {
+    session: SlaveSession,
+    began: Instant,
+    out: Outgoing,
+    /// The frame under way, as far as it has come.
+    frame: Vec<u8>,
+    /// The body under way, of a master whose bodies are checked.
+    body: Vec<u8>,
+    next: Next,
+    /// The log has no room for what comes next.
+    full: bool,
+}
+
+impl Talk {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 impl Slave {
     /// A slave that has not connected yet.
-    pub fn new(config: SlaveConfig, shard: Rc<Shard>) -> Rc<Slave> {
+    pub fn new(config: SlaveConfig, shard: Rc<Shard>, terms: Rc<TermStore>) -> Rc<Slave> {
         Rc::new(Slave {
             config,
             shard,
+            terms,
             state: RefCell::new(SlaveState::NoMaster),
             master: RefCell::new(None),
+            ringmq: RefCell::new(None),
+            silent: RefCell::new(None),
+            granted: Cell::new(None),
             reported: Cell::new(0),
             master_end: Cell::new(0),
             received: Cell::new(0),
+            connections: Cell::new(0),
         })
     }
 
@@ -167,6 +249,11 @@ impl Slave {
     /// Whom it follows.
     pub fn master(&self) -> Option<SocketAddr> {
         *self.master.borrow()
+    }
+
+    /// What a RingMQ master granted; `None` for a stock one.
+    pub fn granted(&self) -> Option<Capabilities> {
+        self.granted.get()
     }
 
     /// What it last reported to hold.
@@ -184,18 +271,38 @@ impl Slave {
         self.received.get()
     }
 
+    /// Connections made since the start.
+    pub fn connections(&self) -> u64 {
+        self.connections.get()
+    }
+
     fn note(&self, state: SlaveState) {
         if *self.state.borrow() == state || self.halted().is_some() {
             return;
         }
+        let known = self.state.borrow().tells(&state);
         match &state {
+            _ if known => {}
             SlaveState::Halted(why) => tracing::error!("this slave has stopped following: {why}"),
+            SlaveState::Diverged(why) => {
+                tracing::error!("this slave does not follow its master, and tries on: {why}");
+            }
+            SlaveState::Cutting(at) => {
+                let end = self.shard.log().appended();
+                tracing::warn!(
+                    at,
+                    end,
+                    "the log parts from the master's and is cut: what lies beyond is kept"
+                );
+            }
             SlaveState::Connecting(Some(why)) => {
                 tracing::warn!("the connection to the master has ended, trying on: {why}");
             }
             SlaveState::Following => {
                 let master = self.master().map(|addr| addr.to_string()).unwrap_or_default();
-                tracing::info!(master, from = self.shard.log().appended(), "following the master");
+                let terms = self.granted.get().is_some();
+                let from = self.shard.log().appended();
+                tracing::info!(master, from, terms, "following the master");
             }
             SlaveState::NoMaster | SlaveState::Connecting(None) => tracing::info!("slave: {state}"),
         }
@@ -221,47 +328,86 @@ impl Slave {
         }
     }
 
-    /// Follows the master, whoever it is at the time, until it is dropped or has to halt.
+    /// Follows the master, whoever it is at the time, until it is dropped, has to halt, or its log is to be cut.
     pub async fn run(self: Rc<Self>, upstream: impl Upstream) {
-        let mut retry = RETRY_MIN;
+        let mut retry = Retry::default();
         while self.halted().is_none() {
             let Some(addr) = upstream.ha_addr() else {
                 self.note(SlaveState::NoMaster);
-                sleep(RETRY_MIN).await;
+                sleep(NO_MASTER).await;
                 continue;
             };
             let began = Instant::now();
             let outcome = self.follow(&addr, &upstream).await;
             *self.master.borrow_mut() = None;
+            let mut diverged = false;
             match outcome {
                 Ok(()) => {}
                 Err(End::Follow(error @ FollowError::Form { .. })) => {
                     return self.note(SlaveState::Halted(error.to_string()));
                 }
                 Err(End::Halted(_)) => return,
-                Err(why) => self.note(SlaveState::Connecting(Some(format!("{addr}: {why}")))),
+                Err(End::Cut) => return upstream.reopen(),
+                Err(End::Trouble(why)) if why.is_divergence() => {
+                    diverged = true;
+                    self.note(SlaveState::Diverged(why));
+                }
+                Err(why) => {
+                    self.learn_from(&addr, &why);
+                    self.note(SlaveState::Connecting(Some(format!("{addr}: {why}"))));
+                }
             }
-            retry =
-                if began.elapsed() > RETRY_MAX { RETRY_MIN } else { (retry * 2).min(RETRY_MAX) };
-            sleep(retry).await;
+            sleep(retry.after(began.elapsed(), diverged)).await;
+        }
+    }
+
+    /// What the end of a connection tells of the master's kind.
+    fn learn_from(&self, addr: &str, why: &End) {
+        match why {
+            End::Trouble(Trouble::NotRingMq) => *self.silent.borrow_mut() = Some(addr.to_owned()),
+            // Whoever is there now may be another one: it is asked again.
+            End::Trouble(Trouble::Silent(_)) => *self.ringmq.borrow_mut() = None,
+            _ => {}
         }
     }
 
     async fn follow(&self, addr: &str, upstream: &impl Upstream) -> Result<(), End> {
+        let speech = self.speech(addr, upstream).await?;
         let mut last = End::Closed;
-        for addr in resolve(addr, CONNECT_TIMEOUT).await? {
-            match TcpStream::connect_timeout(addr, CONNECT_TIMEOUT).await {
+        for peer in resolve(addr, CONNECT_TIMEOUT).await? {
+            match TcpStream::connect_timeout(peer, CONNECT_TIMEOUT).await {
                 Ok(mut stream) => {
-                    *self.master.borrow_mut() = Some(addr);
+                    *self.master.borrow_mut() = Some(peer);
+                    self.connections.set(self.connections.get() + 1);
                     // A delayed report would delay sends; not worth more than a slow connection.
                     let _ = stream.set_nodelay(true);
-                    return self.talk(&mut stream, upstream).await;
+                    return self.talk(&mut stream, addr, speech).await;
                 }
                 Err(glommio::GlommioError::IoError(error)) => last = error.into(),
                 Err(other) => last = io::Error::other(other.to_string()).into(),
             }
         }
         Err(last)
+    }
+
+    /// How to speak to the master. A stock one never gets a byte that is not stock's, if it can be asked what it is.
+    async fn speech(&self, addr: &str, upstream: &impl Upstream) -> Result<Speech, End> {
+        let is = |known: &RefCell<Option<String>>| known.borrow().as_deref() == Some(addr);
+        // Asked each time: another broker may be there by now.
+        let kind = match upstream.kind(addr).await {
+            MasterKind::Unknown if is(&self.ringmq) => MasterKind::RingMq,
+            kind => kind,
+        };
+        let stock = match kind {
+            MasterKind::RingMq => false,
+            MasterKind::Stock => true,
+            MasterKind::Unknown => is(&self.silent),
+        };
+        if stock {
+            return Ok(Speech::Stock { first: self.beginning(upstream).await? });
+        }
+        self.settle().await?;
+        Ok(Speech::Terms { known: kind == MasterKind::RingMq })
     }
 
     /// What is held as far as a report says.
@@ -273,26 +419,40 @@ impl Slave {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// The log as a session may see it.
+    fn view<'a>(&self, terms: &'a TermList) -> SlaveLog<'a> {
         let log = self.shard.log();
-        log.appended() == log.min_offset()
+        SlaveLog {
+            min: log.min_offset(),
+            end: log.appended(),
+            held: self.held(),
+            segment: self.shard.segment_bytes(),
+            bound: self.terms.bound(),
+            terms,
+        }
     }
 
-    /// Where an empty slave asks its master to begin.
+    /// What the last connection brought is held, and can be read.
+    async fn settle(&self) -> Result<u64, End> {
+        let log = self.shard.log();
+        let end = log.appended();
+        while log.written() < end && log.failed().is_none() {
+            let changed = log.changed();
+            log.kick();
+            changed.await;
+        }
+        if self.config.ack == AckLevel::Sync || log.visible() < end {
+            log.flushed(end).await?;
+        }
+        Ok(end)
+    }
+
+    /// Where a slave asks a stock master to begin.
     async fn beginning(&self, upstream: &impl Upstream) -> Result<u64, End> {
         let log = self.shard.log();
-        if !self.is_empty() || self.config.start == Start::Newest {
+        if log.appended() > log.min_offset() || self.config.start == Start::Newest {
             // What the last connection brought goes on where it ends, and is held before that is said.
-            let end = log.appended();
-            while log.written() < end && log.failed().is_none() {
-                let changed = log.changed();
-                log.kick();
-                changed.await;
-            }
-            if self.config.ack == AckLevel::Sync {
-                log.flushed(end).await?;
-            }
-            return Ok(end);
+            return self.settle().await;
         }
         let (min, max) = upstream.log_range().await.map_err(End::Range)?;
         if min > 0 || max == 0 {
@@ -316,142 +476,317 @@ impl Slave {
         Ok(1)
     }
 
-    async fn talk(&self, stream: &mut TcpStream, upstream: &impl Upstream) -> Result<(), End> {
+    fn capabilities(&self) -> Capabilities {
+        let all = Capabilities::FRAME_CRC.with(Capabilities::LARGE_FRAMES);
+        match self.config.ack {
+            AckLevel::Write => all,
+            AckLevel::Sync => all.with(Capabilities::SYNC_ACKS),
+        }
+    }
+
+    async fn talk(&self, stream: &mut TcpStream, addr: &str, speech: Speech) -> Result<(), End> {
         let timing = self.config.timing;
+        let config = crate::pair::SlaveConfig {
+            timing,
+            slave_id: self.config.slave_id,
+            start: self.config.start,
+            capabilities: self.capabilities(),
+        };
+        let mut talk = Talk {
+            session: SlaveSession::new(config, speech, 0),
+            began: Instant::now(),
+            out: Outgoing::default(),
+            frame: Vec::new(),
+            body: Vec::new(),
+            next: Next::Wait,
+            full: false,
+        };
+        self.granted.set(None);
+        self.master_end.set(0);
         let log = self.shard.log();
-        let mut out = Outgoing::default();
-        let first = self.beginning(upstream).await?;
-        out.put(&encode_report(first), None);
-        self.reported.set(first);
-        let (mut heard, mut sent) = (Instant::now(), Instant::now());
-        let mut next = Next::head();
         let mut tick = Timer::new(timing.tick());
         loop {
             if let Some(why) = self.halted() {
                 return Err(End::Halted(why));
             }
-            if heard.elapsed() > timing.housekeeping {
-                return Err(End::Silent(timing.housekeeping));
-            }
             let mut changed = pin!(log.changed());
-            let held = self.held();
             if self.config.ack == AckLevel::Sync && log.durable() < log.written() {
                 log.request_flush();
             }
-            let due = held > self.reported.get() || sent.elapsed() >= timing.heartbeat;
-            if out.is_done() && due {
-                let report = held.max(self.reported.get());
-                out.put(&encode_report(report), None);
-                self.reported.set(report);
-                sent = Instant::now();
-            }
-            let mut full = false;
-            let woke = poll_fn(|cx| {
-                if !out.is_done()
-                    && let Poll::Ready(result) = out.poll_send(stream, cx)
-                {
-                    return Poll::Ready(result.map(|()| Woke::Sent).map_err(End::from));
-                }
-                let received = match &mut next {
-                    Next::Head { bytes, have } => {
-                        let room = bytes.get_mut(*have..).unwrap_or_default();
-                        Pin::new(&mut *stream).poll_read(cx, room).map_err(End::from)
-                    }
-                    Next::Body { .. } if full => Poll::Pending,
-                    Next::Body { at, left } => {
-                        let mut nothing = false;
-                        let taken = log.follow(*at, *left, |place| {
-                            match Pin::new(&mut *stream).poll_read(cx, place) {
-                                Poll::Ready(result) => result,
-                                Poll::Pending => {
-                                    nothing = true;
-                                    Ok(0)
-                                }
-                            }
-                        });
-                        match taken {
-                            Ok(_) if nothing => Poll::Pending,
-                            Ok(len) => Poll::Ready(Ok(len)),
-                            Err(FollowError::Append(
-                                AppendError::Busy { .. }
-                                | AppendError::NotReady { .. }
-                                | AppendError::NoSpace { .. },
-                            )) => {
-                                full = true;
-                                Poll::Pending
-                            }
-                            Err(error) => Poll::Ready(Err(error.into())),
-                        }
-                    }
-                };
-                match received {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
-                    Poll::Ready(result) => return Poll::Ready(result.map(Woke::Received)),
-                    Poll::Pending => {}
-                }
-                if changed.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Ok(Woke::Changed));
-                }
-                Pin::new(&mut tick).poll(cx).map(|_| Ok(Woke::Tick))
-            })
-            .await?;
-            match woke {
+            self.act(&mut talk, addr).await?;
+            let woke = poll_fn(|cx| self.poll(&mut talk, stream, changed.as_mut(), &mut tick, cx));
+            match woke.await? {
                 Woke::Received(len) => {
-                    heard = Instant::now();
-                    next = self.received_bytes(next, len).await?;
+                    self.received_bytes(&mut talk, len);
+                    glommio::executor().yield_if_needed().await;
                 }
                 Woke::Sent | Woke::Changed => {}
-                Woke::Tick => {
-                    tick = Timer::new(timing.tick());
-                    // A log without room is not a master that is silent.
-                    if full {
-                        heard = Instant::now();
+                Woke::Tick => tick = Timer::new(timing.tick()),
+            }
+            // A log without room is not a master that is silent.
+            if talk.full {
+                talk.session.heard(talk.now());
+            }
+        }
+    }
+
+    /// Does what the session wants and reads what has come, until neither leads on.
+    async fn act(&self, talk: &mut Talk, addr: &str) -> Result<(), End> {
+        loop {
+            let now = talk.now();
+            let action = talk.session.next(now, &self.view(&self.terms.list()))?;
+            match action {
+                Some(SlaveAction::Send(bytes)) => {
+                    if talk.out.append(&bytes) > UNSENT_BYTES_MAX {
+                        return Err(End::Stuck);
+                    }
+                }
+                Some(SlaveAction::Crc { offset, len }) => {
+                    let crc = crc_of(self.shard.log(), offset, len).await;
+                    talk.session.crc(now, crc, &self.view(&self.terms.list()))?;
+                }
+                Some(SlaveAction::StoreTerms(list)) => {
+                    self.store_terms(list).await?;
+                    talk.session.terms_stored(talk.now());
+                }
+                Some(SlaveAction::Cut(at)) => {
+                    self.shard.order_cut(at).await?;
+                    self.note(SlaveState::Cutting(at));
+                    return Err(End::Cut);
+                }
+                Some(SlaveAction::Follows) => {
+                    let terms = matches!(talk.session.speech(), Speech::Terms { .. });
+                    self.granted.set(terms.then(|| talk.session.granted()));
+                    if terms {
+                        *self.ringmq.borrow_mut() = Some(addr.to_owned());
+                        *self.silent.borrow_mut() = None;
+                    }
+                    self.note(SlaveState::Following);
+                }
+                None => {
+                    if !self.read_on(talk).await? {
+                        break;
                     }
                 }
             }
         }
+        self.reported.set(talk.session.reported());
+        self.master_end.set(talk.session.master_end());
+        self.terms.raise_bound(talk.session.confirmed());
+        Ok(())
     }
 
-    /// `len` bytes have come to where they belong: where does the next one?
-    async fn received_bytes(&self, next: Next, len: usize) -> Result<Next, End> {
-        match next {
-            Next::Head { bytes, have } if have + len < HA_HEADER_BYTES => {
-                Ok(Next::Head { bytes, have: have + len })
+    async fn store_terms(&self, list: TermList) -> Result<(), End> {
+        let save = self.terms.save(&list);
+        self.shard.off_reactor(move || save.run()).await??;
+        self.terms.adopt(list);
+        Ok(())
+    }
+
+    /// Goes on with what has come. Whether that was something.
+    async fn read_on(&self, talk: &mut Talk) -> Result<bool, End> {
+        match talk.next {
+            Next::Whole(body) if talk.body.len() == body.len => {
+                // Before it is in the log: what is not what was sent never gets there.
+                let intact = body.is_intact(&talk.body);
+                talk.session.body(talk.now(), intact)?;
+                talk.next = Next::Place { at: body.at, from: 0 };
+                Ok(true)
             }
-            Next::Head { bytes, .. } => {
-                let Some(head) = peek_header(&bytes, BODY_BYTES_MAX)? else {
-                    return Ok(Next::head());
-                };
-                let offset = u64::try_from(head.physical_offset).unwrap_or(u64::MAX);
-                self.make_room(offset, head.body_len).await?;
-                self.note(SlaveState::Following);
-                let end = offset.saturating_add(head.body_len as u64);
-                self.master_end.set(end.max(self.master_end.get()));
-                Ok(match head.body_len {
-                    0 => Next::head(),
-                    left => Next::Body { at: offset, left },
-                })
+            Next::Place { at, from } => self.place(talk, at, from),
+            Next::Tail { left: 0, .. } => {
+                talk.session.body(talk.now(), true)?;
+                talk.next = Next::Wait;
+                Ok(true)
             }
-            Next::Body { at, left } => {
-                self.received.set(self.received.get() + len as u64);
-                self.shard.kick();
-                glommio::executor().yield_if_needed().await;
-                Ok(match left.saturating_sub(len) {
-                    0 => Next::head(),
-                    left => Next::Body { at: at + len as u64, left },
-                })
-            }
+            Next::Wait => self.parse(talk).await,
+            Next::Frame { need } if talk.frame.len() == need => self.parse(talk).await,
+            Next::Frame { .. } | Next::Tail { .. } | Next::Whole(_) => Ok(false),
         }
     }
 
-    /// Checks a frame's offset; an empty log goes to where it begins.
-    async fn make_room(&self, offset: u64, size: usize) -> Result<(), End> {
-        let own = self.shard.log().appended();
-        let segment = self.shard.segment_bytes();
-        if let Place::BeginAt(start) = place(offset, size, own, self.is_empty(), segment)? {
+    async fn parse(&self, talk: &mut Talk) -> Result<bool, End> {
+        let now = talk.now();
+        let (body, head) = {
+            let terms = self.terms.list();
+            match talk.session.parse(now, &talk.frame, &self.view(&terms))? {
+                Parsed::Need(need) => {
+                    let more = need > talk.frame.len();
+                    talk.next = Next::Frame { need: need.max(talk.frame.len()) };
+                    return if more { Ok(false) } else { Err(End::Closed) };
+                }
+                Parsed::Wait => {
+                    talk.next = Next::Wait;
+                    return Ok(false);
+                }
+                Parsed::Consumed(len) | Parsed::Metadata(_, len) => {
+                    talk.frame.drain(..len.min(talk.frame.len()));
+                    talk.next = Next::Wait;
+                    return Ok(true);
+                }
+                Parsed::Body(body, head) => (body, head),
+            }
+        };
+        talk.frame.drain(..head.min(talk.frame.len()));
+        if let Some(term) = body.term {
+            let mut list = self.terms.list().clone();
+            list.append(term)?;
+            self.store_terms(list).await?;
+        }
+        if body.begins {
+            let start = body.at;
             tracing::info!(start, "the master's log reaches this slave from a later segment on");
             self.shard.begin_at(start).await?;
         }
-        Ok(())
+        talk.session.heard(talk.now());
+        talk.body.clear();
+        talk.next = match body.crc {
+            None => Next::Tail { at: body.at, left: body.len },
+            Some(_) => Next::Whole(body),
+        };
+        Ok(true)
     }
+
+    /// Moves what was checked into the log, as far as there is room.
+    fn place(&self, talk: &mut Talk, at: u64, from: usize) -> Result<bool, End> {
+        let bytes = talk.body.get(from..).unwrap_or_default();
+        let taken = self.take(at, bytes.len(), |place| {
+            let len = place.len().min(bytes.len());
+            match (place.get_mut(..len), bytes.get(..len)) {
+                (Some(to), Some(from)) => to.copy_from_slice(from),
+                _ => return Ok(0),
+            }
+            Ok(len)
+        });
+        let Some(len) = taken? else {
+            talk.full = true;
+            return Ok(false);
+        };
+        talk.full = false;
+        self.took(len);
+        let from = from + len;
+        talk.next = match talk.body.len() - from {
+            0 => Next::Wait,
+            _ => Next::Place { at: at + len as u64, from },
+        };
+        Ok(true)
+    }
+
+    /// [`ringmq_engine::log::Log::follow`]; `None` while the log has no room.
+    fn take(
+        &self,
+        at: u64,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<Option<usize>, FollowError> {
+        match self.shard.log().follow(at, len, fill) {
+            Ok(len) => Ok(Some(len)),
+            Err(FollowError::Append(
+                AppendError::Busy { .. }
+                | AppendError::NotReady { .. }
+                | AppendError::NoSpace { .. },
+            )) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn took(&self, len: usize) {
+        self.received.set(self.received.get() + len as u64);
+        self.shard.kick();
+    }
+
+    fn poll(
+        &self,
+        talk: &mut Talk,
+        stream: &mut TcpStream,
+        changed: Pin<&mut impl Future<Output = ()>>,
+        tick: &mut Timer,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Woke, End>> {
+        if !talk.out.is_done()
+            && let Poll::Ready(result) = talk.out.poll_send(stream, cx)
+        {
+            return Poll::Ready(result.map(|()| Woke::Sent).map_err(End::from));
+        }
+        match self.poll_receive(talk, stream, cx) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
+            Poll::Ready(result) => return Poll::Ready(result.map(Woke::Received)),
+            Poll::Pending => {}
+        }
+        if changed.poll(cx).is_ready() {
+            return Poll::Ready(Ok(Woke::Changed));
+        }
+        Pin::new(tick).poll(cx).map(|_| Ok(Woke::Tick))
+    }
+
+    /// Receives to where the next bytes belong.
+    fn poll_receive(
+        &self,
+        talk: &mut Talk,
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, End>> {
+        let mut stream = Pin::new(stream);
+        match talk.next {
+            Next::Wait | Next::Place { .. } => Poll::Pending,
+            Next::Frame { need } => {
+                let received = receive(&mut talk.frame, need, FRAME_STEP, |room| {
+                    stream.as_mut().poll_read(cx, room)
+                });
+                received.map_err(End::from)
+            }
+            Next::Whole(body) => {
+                let received = receive(&mut talk.body, body.len, BODY_STEP, |room| {
+                    stream.as_mut().poll_read(cx, room)
+                });
+                received.map_err(End::from)
+            }
+            Next::Tail { at, left } => {
+                let mut nothing = false;
+                let taken =
+                    self.take(at, left, |place| match stream.as_mut().poll_read(cx, place) {
+                        Poll::Ready(result) => result,
+                        Poll::Pending => {
+                            nothing = true;
+                            Ok(0)
+                        }
+                    });
+                talk.full = matches!(taken, Ok(None));
+                match taken {
+                    Ok(None) => Poll::Pending,
+                    Ok(Some(_)) if nothing => Poll::Pending,
+                    Ok(Some(len)) => Poll::Ready(Ok(len)),
+                    Err(error) => Poll::Ready(Err(error.into())),
+                }
+            }
+        }
+    }
+
+    /// `len` bytes have come to where they belong.
+    fn received_bytes(&self, talk: &mut Talk, len: usize) {
+        talk.session.heard(talk.now());
+        if let Next::Tail { at, left } = &mut talk.next {
+            *at += len as u64;
+            *left = left.saturating_sub(len);
+            self.took(len);
+        }
+    }
+}
+
+/// Receives behind what `buffer` has, up to `need` bytes of it and `step` at once.
+fn receive(
+    buffer: &mut Vec<u8>,
+    need: usize,
+    step: usize,
+    read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
+) -> Poll<io::Result<usize>> {
+    let have = buffer.len();
+    buffer.resize(need.min(have + step), 0);
+    let received = read(buffer.get_mut(have..).unwrap_or_default());
+    let len = match received {
+        Poll::Ready(Ok(len)) => len,
+        _ => 0,
+    };
+    buffer.truncate(have + len);
+    received
 }

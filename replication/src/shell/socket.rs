@@ -9,22 +9,14 @@ use futures_lite::io::AsyncWrite;
 use glommio::net::TcpStream;
 use ringmq_engine::log::Slice;
 
-/// Head of a frame, or a report: short and copied.
-const HEAD_BYTES_MAX: usize = 64;
-
-/// What is being sent: one head, then one slice of the log. Nothing more is queued, so a slow peer holds at most one slice.
+/// What is being sent: a head, then one slice of the log. Nothing more is queued, so a slow peer holds at most one slice.
+#[derive(Default)]
 pub(super) struct Outgoing {
-    head: [u8; HEAD_BYTES_MAX],
-    head_len: usize,
+    /// Head of a frame, or what has no body: copied.
+    head: Vec<u8>,
     body: Option<Slice>,
     /// Bytes of both that are sent.
     sent: usize,
-}
-
-impl Default for Outgoing {
-    fn default() -> Self {
-        Outgoing { head: [0; HEAD_BYTES_MAX], head_len: 0, body: None, sent: 0 }
-    }
 }
 
 impl Outgoing {
@@ -34,25 +26,29 @@ impl Outgoing {
     }
 
     fn len(&self) -> usize {
-        self.head_len + self.body.as_ref().map_or(0, |body| body.bytes().len())
+        self.head.len() + self.body.as_ref().map_or(0, |body| body.bytes().len())
     }
 
     /// Begins to send. What was before must be done.
     pub(super) fn put(&mut self, head: &[u8], body: Option<Slice>) {
-        let len = head.len().min(HEAD_BYTES_MAX);
-        if let (Some(to), Some(from)) = (self.head.get_mut(..len), head.get(..len)) {
-            to.copy_from_slice(from);
-        }
-        self.head_len = len;
+        self.head.clear();
+        self.head.extend_from_slice(head);
         self.body = body;
         self.sent = 0;
     }
 
+    /// Sends this after what is being sent, which has no body. Bytes that wait now.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
+        self.head.extend_from_slice(bytes);
+        self.len() - self.sent
+    }
+
     /// What is left of head and body.
     fn rest(&self) -> [&[u8]; 2] {
-        let head = self.head.get(self.sent.min(self.head_len)..self.head_len).unwrap_or_default();
+        let head_len = self.head.len();
+        let head = self.head.get(self.sent.min(head_len)..).unwrap_or_default();
         let body = self.body.as_ref().map_or(&[][..], Slice::bytes);
-        [head, body.get(self.sent.saturating_sub(self.head_len)..).unwrap_or_default()]
+        [head, body.get(self.sent.saturating_sub(head_len)..).unwrap_or_default()]
     }
 
     /// Sends as much as the socket takes. Ready when all of it is sent.
@@ -83,7 +79,7 @@ impl Outgoing {
         }
         // The memory of a block is not kept for longer than it is sent.
         self.body = None;
-        self.head_len = 0;
+        self.head.clear();
         self.sent = 0;
         Poll::Ready(Ok(()))
     }

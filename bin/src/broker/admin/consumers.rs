@@ -111,7 +111,7 @@ impl Broker {
                 member.version
             )));
         }
-        let server = self.server.get();
+        let server = self.server();
         server.and_then(|server| server.conn(member.conn)).ok_or_else(offline)
     }
 
@@ -210,7 +210,7 @@ impl Broker {
                 format!("the client does not support this feature. version={}", old.version);
             return Err(Refusal::new(response::SYSTEM_ERROR, remark));
         }
-        let Some(server) = self.server.get() else { return Ok(()) };
+        let Some(server) = self.server() else { return Ok(()) };
         let header = ResetOffsetHeader { topic, group, timestamp, is_force: false };
         let request =
             Command::oneway(request::RESET_CONSUMER_CLIENT_OFFSET).with_header(&header.ext());
@@ -238,7 +238,7 @@ impl Broker {
         let group = header.group;
         let mut asked: Vec<(String, Rc<Conn>)> = Vec::new();
         if let Some(consumers) = self.clients.borrow().consumer(group)
-            && let Some(server) = self.server.get()
+            && let Some(server) = self.server()
         {
             let wanted = |member: &&Member| {
                 header.client_addr.is_none_or(|client| *member.client_id == *client)

@@ -78,7 +78,7 @@ impl Broker {
         put("ringmqLogWrites", stats.writes.to_string());
         put("ringmqLogFlushes", stats.flushes.to_string());
         put("ringmqHotBytes", stats.hot_bytes.to_string());
-        if let Some(server) = self.server.get() {
+        if let Some(server) = self.server() {
             let stats = server.stats();
             put("ringmqConnections", stats.connections.to_string());
             put("ringmqReceiveCalls", stats.recv_calls.to_string());
