@@ -16,6 +16,9 @@ use crate::producer::ProducerBuilder;
 use crate::remoting::Limits;
 use crate::route::{Missing, TopicRoute};
 
+/// Names the name servers of a program whose builder names none.
+const NAME_SERVERS_VARIABLE: &str = "NAMESRV_ADDR";
+
 /// Settings of a client, with stock's defaults unless said.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -45,7 +48,8 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// One or more name servers, `host:port` joined by `;`. May be called again for more. A host name is resolved at each connect.
+    /// One or more name servers, `host:port` joined by `;`. May be called again for more. A host name is resolved at each connect. Without any, the
+    /// environment's `NAMESRV_ADDR` names them, as for stock clients.
     pub fn name_server(mut self, addrs: impl AsRef<str>) -> Self {
         self.config.name_servers.extend(split_addrs(addrs.as_ref()));
         self
@@ -118,6 +122,11 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::NoNameServer`]; [`Error::NoRuntime`] outside a tokio runtime; [`Error::Invalid`] for an address without a port.
     pub fn build(mut self) -> Result<Client> {
+        if self.config.name_servers.is_empty()
+            && let Ok(addrs) = std::env::var(NAME_SERVERS_VARIABLE)
+        {
+            self.config.name_servers = split_addrs(&addrs);
+        }
         check_addrs(&self.config.name_servers)?;
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.config.ip = self.ip.unwrap_or_else(|| local_ip(&self.config.name_servers));

@@ -29,15 +29,18 @@ pub mod client_code {
     pub const CREATE_REPLY_MESSAGE: i32 = 10007;
 }
 
-/// Why an operation failed. It is cheap to clone, so that all who waited for the same thing get it.
-#[derive(Clone, Debug, Error)]
+/// Why an operation failed. It is cheap to clone, so that all who waited for the same thing get it. `Debug` gives the same sentence as `Display`: it is
+/// what a `main` that returns the error, or an `unwrap`, prints.
+#[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// What was given cannot be used; nothing was sent.
     #[error("{0}")]
     Invalid(String),
     /// No name server address was given.
-    #[error("no name server is known: give one with ClientBuilder::name_server")]
+    #[error(
+        "no name server is known: give one with ClientBuilder::name_server, or in NAMESRV_ADDR"
+    )]
     NoNameServer,
     /// [`crate::ClientBuilder::build`] was called outside a tokio runtime.
     #[error("a client needs a running tokio runtime: build it inside one")]
@@ -160,6 +163,12 @@ pub enum Error {
         /// Which.
         &'static str,
     ),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -94,8 +94,7 @@ impl Instance {
         let Config { route_interval, heartbeat_interval, .. } = instance.config;
         // Tasks of their own, so that a slow name server delays no heartbeat.
         instance.every(route_interval, |instance| async move { instance.renew_routes().await });
-        instance
-            .every(heartbeat_interval, |instance| async move { instance.heartbeat_all().await });
+        instance.every(heartbeat_interval, |instance| async move { instance.heartbeats_later() });
         instance
     }
 
@@ -333,6 +332,37 @@ impl Instance {
         while calls.join_next().await.is_some() {}
     }
 
+    /// [`Instance::heartbeat_all`] on tasks of their own: a broker that is slow to answer delays neither the others nor the next round.
+    fn heartbeats_later(&self) {
+        let masters_only = self.groups().consumers.is_empty();
+        for addr in self.routes.addresses(masters_only) {
+            self.tell_on_a_task(&addr, true);
+        }
+    }
+
+    /// Tells a broker on a task of its own, unless one is at it already: in any case, or what it has not been told.
+    fn tell_on_a_task(&self, addr: &str, always: bool) {
+        {
+            let mut told = self.told();
+            if (!always && self.is_told(&told, addr)) || told.underway.contains(addr) {
+                return;
+            }
+            told.underway.insert(addr.to_owned());
+        }
+        let Some(instance) = self.me.upgrade() else { return };
+        let addr = addr.to_owned();
+        self.spawn(async move {
+            let done = match always {
+                true => instance.heartbeat(&addr).await,
+                false => instance.ensure_told(&addr).await,
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "a broker could not be told of this client");
+            }
+            instance.told().underway.remove(&addr);
+        });
+    }
+
     /// Tells one broker, unless there is nothing to tell.
     pub(crate) async fn heartbeat(&self, addr: &str) -> Result<()> {
         let (generation, body) = self.heartbeat_body();
@@ -349,23 +379,9 @@ impl Instance {
         told.generations.get(addr).is_some_and(|told| *told >= generation)
     }
 
-    /// [`Instance::ensure_told`] on a task of its own, one for each broker at a time.
+    /// [`Instance::ensure_told`] on a task of its own.
     pub(crate) fn tell_later(&self, addr: &str) {
-        {
-            let mut told = self.told();
-            if self.is_told(&told, addr) || told.underway.contains(addr) {
-                return;
-            }
-            told.underway.insert(addr.to_owned());
-        }
-        let Some(instance) = self.me.upgrade() else { return };
-        let addr = addr.to_owned();
-        self.spawn(async move {
-            if let Err(error) = instance.ensure_told(&addr).await {
-                tracing::debug!(%error, "a broker could not be told of this client");
-            }
-            instance.told().underway.remove(&addr);
-        });
+        self.tell_on_a_task(addr, false);
     }
 
     /// Tells a broker what it has not been told over its present connection.

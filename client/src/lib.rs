@@ -23,6 +23,8 @@
 //! * [`Admin`] and [`Broker`]: typed requests of administrators, and of consumers: pulls, progress, locks.
 //! * [`endpoint`]: taking part in heartbeats as a consumer, and serving what brokers ask of one.
 //!
+//! The crate's `examples` directory has a program for each of these.
+//!
 //! # One message on its way
 //!
 //! 1. [`Message`] is given away with the send. It is checked with stock's bounds ([`Error::Invalid`]), gets its unique id, and is

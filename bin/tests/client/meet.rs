@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ringmq_client::{Client, Result};
 
 use crate::support::{Broker, Options, Target, tempdir};
-use crate::{runtime, scenes};
+use crate::{examples, runtime, scenes};
 
 /// What the scenes of one cluster need.
 pub(crate) struct Stage {
@@ -41,6 +41,7 @@ fn meet(target: Target) {
         stage.client.shutdown().await
     });
     done.unwrap();
+    examples::run_all(target, broker.namesrv);
 }
 
 #[test]

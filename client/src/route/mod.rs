@@ -82,6 +82,13 @@ pub(crate) enum Missing {
     TakesTemplate(i32),
 }
 
+impl Missing {
+    /// Is this route an answer? One that a send took from the template is none to who asks for a topic that exists.
+    fn is_met_by(self, route: &TopicRoute) -> bool {
+        self != Missing::IsError || !route.assumed
+    }
+}
+
 impl Routes {
     pub(crate) fn new(servers: NameServers) -> Routes {
         Routes { servers, table: Mutex::default() }
@@ -109,7 +116,7 @@ impl Routes {
         missing: Missing,
         timeout: Duration,
     ) -> Result<Publishing> {
-        match self.known(topic) {
+        match self.known(topic).filter(|found| missing.is_met_by(&found.route)) {
             Some(found) => Ok(found),
             None => self.renew(topic, missing, timeout).await.map(|(found, _)| found),
         }
@@ -135,7 +142,8 @@ impl Routes {
         let Ok(_turn) = tokio::time::timeout_at(deadline, asking.lock()).await else {
             return Err(self.servers.silent(began.elapsed()));
         };
-        if let Some(found) = self.fetched_since(topic, began) {
+        let fetched = self.fetched_since(topic, began);
+        if let Some(found) = fetched.filter(|found| missing.is_met_by(&found.route)) {
             return Ok((found, false));
         }
         match self.ask(topic, missing, left(deadline)).await {

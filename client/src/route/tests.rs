@@ -65,6 +65,10 @@ async fn a_topic_that_does_not_exist_takes_four_queues_of_the_template() {
     let found = routes.find("t", Missing::TakesTemplate(4), LONG).await.unwrap();
     assert_eq!(found.route.writable.len(), 4);
     assert!(found.route.assumed && routes.is_assumed("t"));
+    let asked = routes.find("t", Missing::IsError, LONG).await.err().unwrap();
+    assert!(matches!(asked, Error::NoRoute { .. }), "a send's guess is no topic: {asked}");
+    let again = routes.find("t", Missing::TakesTemplate(4), LONG).await.unwrap();
+    assert!(again.route.assumed);
     assert_eq!(routes.master("a").as_deref(), Some("10.0.0.1:10911"));
 }
 

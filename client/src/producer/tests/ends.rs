@@ -185,3 +185,41 @@ async fn the_end_of_the_last_handle_ends_connections_and_tasks() {
     eventually(|| (remoting.strong_count() == 0).then_some(())).await;
     drop(servers);
 }
+
+#[tokio::test]
+async fn a_broker_that_answers_no_heartbeat_delays_those_of_no_other() {
+    let silent = Fake::start(|command| match command.code {
+        request::HEART_BEAT => React::Silence,
+        _ => React::Answer(stored(command, 0)),
+    })
+    .await;
+    let b = good().await;
+    let servers = Fake::name_server(vec![("a", silent.addr()), ("b", b.addr())], 2).await;
+    let client = Client::builder()
+        .name_server(servers.addr())
+        .heartbeat_interval(Duration::from_millis(20))
+        .call_timeout(LONG)
+        .build()
+        .unwrap();
+    let producer = client.producer("g").start().await.unwrap();
+    for _ in 0..4 {
+        producer.send(message()).await.unwrap();
+    }
+    b.until_asked(request::HEART_BEAT, 6).await;
+    // One is on its way to the silent broker, and not one more for each round.
+    assert!(silent.asked(request::HEART_BEAT).len() <= 2);
+}
+
+#[tokio::test]
+async fn other_name_servers_are_asked_from_now_on_and_the_old_ones_left() {
+    let a = good().await;
+    let (old, client) = cluster(vec![("a", a.addr())]).await;
+    client.route("t").await.unwrap();
+    let new = Fake::name_server(vec![("a", a.addr())], 5).await;
+    assert!(matches!(client.set_name_servers(""), Err(Error::NoNameServer)));
+    assert!(matches!(client.set_name_servers("nowhere"), Err(Error::Invalid(_))));
+    client.set_name_servers(&new.addr()).unwrap();
+    assert!(!client.instance().remoting.is_connected(&old.addr()), "that connection is closed");
+    assert_eq!(client.renew_route("t").await.unwrap().writable.len(), 5);
+    assert_eq!(old.asked(request::GET_ROUTEINFO_BY_TOPIC).len(), 1);
+}

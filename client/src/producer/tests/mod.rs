@@ -2,6 +2,7 @@
 
 mod ends;
 mod forms;
+mod logs;
 mod requests;
 mod transactions;
 mod tries;

@@ -273,3 +273,20 @@ async fn a_host_name_is_resolved_at_each_connect() {
     while producer.send(message()).await.is_err() {}
     assert_eq!(sends(&again).len(), 1);
 }
+
+#[tokio::test]
+async fn nothing_is_ever_sent_to_the_port_two_below() {
+    let a = good().await;
+    let addr: std::net::SocketAddr = a.addr().parse().unwrap();
+    let below = std::net::SocketAddr::new(addr.ip(), addr.port() - 2);
+    // Whoever has that port instead is none that this client was told of.
+    let Ok(vip) = tokio::net::TcpListener::bind(below).await else { return };
+    let (_servers, client) = cluster(vec![("a", a.addr())]).await;
+    let producer = client.producer("g").start().await.unwrap();
+    for _ in 0..10 {
+        producer.send(message()).await.unwrap();
+    }
+    client.shutdown().await.unwrap();
+    let nobody = tokio::time::timeout(Duration::from_millis(1), vip.accept()).await;
+    assert!(nobody.is_err());
+}
