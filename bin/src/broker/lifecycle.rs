@@ -57,8 +57,6 @@ const SERVING_LATENCY: Latency = Latency::Matters(Duration::from_millis(5));
 const ACK_SCAN: Duration = Duration::from_millis(200);
 /// How often batches of derived data are looked after.
 const POLL: Duration = Duration::from_millis(250);
-/// How often derived data is made durable while something was dispatched: bounds what a start redoes.
-const CHECKPOINT: Duration = Duration::from_secs(20);
 /// How often client registrations are checked for age (stock 4.9.8).
 const CLIENT_SCAN: Duration = Duration::from_secs(10);
 /// How long a stopping broker waits for sends that were accepted.
@@ -263,22 +261,6 @@ impl Broker {
         broker.clock.go_on_from(shard.last_store_timestamp());
         shard.set_listener(Rc::new(Listener(Rc::downgrade(&broker))));
         Ok(broker)
-    }
-
-    /// Makes derived data durable every now and then.
-    async fn checkpoint_again_and_again(self: Rc<Self>) {
-        let mut covered = self.shard.dispatched();
-        while !self.stopped() {
-            Timer::new(CHECKPOINT).await;
-            let dispatched = self.shard.dispatched();
-            if dispatched == covered {
-                continue;
-            }
-            match self.shard.checkpoint().await {
-                Ok(()) => covered = dispatched,
-                Err(error) => self.rare_log.error("checkpoint", &error),
-            }
-        }
     }
 
     fn listen(

@@ -36,6 +36,7 @@ use ringmq_net::server::Server;
 mod ack;
 mod admin;
 mod answer;
+mod checkpoints;
 mod clients;
 mod clock;
 mod config;

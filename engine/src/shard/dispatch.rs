@@ -52,6 +52,7 @@ impl Shard {
             drop(dispatch);
             self.dispatched.set(record.end());
             self.dispatched_timestamp.set(record.store_timestamp);
+            self.dispatched_records.set(self.dispatched_records.get() + 1);
             if !record.queued {
                 continue;
             }

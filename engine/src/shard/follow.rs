@@ -19,6 +19,7 @@ impl Shard {
             return Ok(0);
         }
         let redone = self.redo(from, to).await?;
+        self.dispatched_records.set(self.dispatched_records.get() + redone.records);
         Ok(redone.records)
     }
 

@@ -66,6 +66,8 @@ pub struct Shard {
     /// End of the last dispatched record, and its store time.
     dispatched: Cell<u64>,
     dispatched_timestamp: Cell<i64>,
+    /// Records dispatched since it was opened.
+    dispatched_records: Cell<u64>,
     last_store_timestamp: Cell<i64>,
     checkpointing: Cell<bool>,
     listener: RefCell<Option<Rc<dyn ShardListener>>>,
@@ -73,6 +75,15 @@ pub struct Shard {
     disk_full: Cell<bool>,
     /// Bytes of derived data in memory that are not in their files, when that is too many.
     derived_behind: Cell<Option<usize>>,
+}
+
+/// How far a shard has dispatched its log to its queues and its index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Physical offset behind the last record.
+    pub end: u64,
+    /// Records since the store was opened.
+    pub records: u64,
 }
 
 impl Shard {
@@ -118,6 +129,11 @@ impl Shard {
     /// End of what was dispatched: everything before it is in the queues and the index.
     pub fn dispatched(&self) -> u64 {
         self.dispatched.get()
+    }
+
+    /// How far dispatching has come.
+    pub fn progress(&self) -> Progress {
+        Progress { end: self.dispatched.get(), records: self.dispatched_records.get() }
     }
 
     /// Use of the disk in percent, as last told.

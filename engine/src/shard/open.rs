@@ -198,6 +198,7 @@ impl Shard {
             dispatch: RefCell::new(Dispatch::default()),
             dispatched: Cell::new(end),
             dispatched_timestamp: Cell::new(0),
+            dispatched_records: Cell::new(0),
             last_store_timestamp: Cell::new(0),
             checkpointing: Cell::new(false),
             listener: RefCell::new(None),
