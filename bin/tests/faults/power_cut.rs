@@ -5,6 +5,7 @@
 //!
 //! That this can fail is shown with the flushes taken out of the broker.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ const CUTS: u32 = 20;
 const AGAIN_EVERY: u32 = 3;
 const DELIVER_EVERY: u32 = 10;
 /// Within so many cuts a loss must be found where flushes are missing.
-const LOSS_CUTS: usize = 10;
+const LOSS_CUTS: usize = 30;
 /// Each load goes on until so many messages are acknowledged: more than a segment.
 const ACKS_MIN: u64 = 1_500;
 /// Small files, so that all kinds of them roll.
@@ -279,6 +280,13 @@ impl Recording {
         };
         let mut known: Vec<usize> = (0..self.told.len()).collect();
         known.sort_by_key(|n| std::cmp::Reverse(unflushed(self.told[*n].position)));
+        // Each moment once before any comes again: what is told at one of them may all have been written by chance.
+        let mut times = HashMap::new();
+        known.sort_by_cached_key(|n| {
+            let before: &mut usize = times.entry(self.told[*n].position).or_default();
+            *before += 1;
+            *before
+        });
         let moment = |known: usize| {
             let position = self.told[known].position;
             let cut = Cut { position, survives: Survives::any(random), seed: random.next() };

@@ -39,6 +39,8 @@ pub(super) struct Place {
     pub(super) queue: i32,
     pub(super) offset: i64,
     pub(super) body_len: usize,
+    /// Store time, milliseconds since 1970.
+    pub(super) stored_ms: i64,
 }
 
 impl Place {
@@ -139,6 +141,14 @@ impl Specimen {
     pub(super) fn record_below(&self, offset: u64) -> &Place {
         let of_load = |place: &&Place| place.topic == TOPIC && place.at < offset;
         self.records.iter().rev().find(of_load).expect("a record")
+    }
+
+    /// The newest of the load's that lies behind a record of an earlier millisecond than the last one's.
+    pub(super) fn recent_record(&self) -> &Place {
+        let last_ms = self.last_record().stored_ms;
+        let mut pairs = self.records.windows(2).rev();
+        let found = pairs.find(|pair| pair[0].stored_ms < last_ms && pair[1].topic == TOPIC);
+        found.map(|pair| &pair[1]).expect("a store takes more than a millisecond to fill")
     }
 
     /// One in the middle of the first segment.
@@ -246,6 +256,7 @@ pub(super) fn records(store: &Path) -> Vec<Place> {
                 queue: record.queue_id,
                 offset: record.queue_offset,
                 body_len: record.body.len(),
+                stored_ms: record.stored,
             });
             at += record.len;
         }
