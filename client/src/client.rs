@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::admin::Admin;
 use crate::broker::Broker;
+use crate::consumer::ConsumerBuilder;
 use crate::endpoint::{ConsumerEndpoint, Registration};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
@@ -196,6 +197,11 @@ impl Client {
     /// Settings for a producer of that group.
     pub fn producer(&self, group: impl Into<String>) -> ProducerBuilder {
         ProducerBuilder::new(self.clone(), group.into())
+    }
+
+    /// Settings for a consumer of that group.
+    pub fn consumer(&self, group: impl Into<String>) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), group.into())
     }
 
     /// Requests of administrators.

@@ -157,6 +157,16 @@ pub enum Error {
         /// Group.
         group: String,
     },
+    /// A consumer's file of offsets cannot be used.
+    #[error(
+        "offsets in {path}: {cause}; check that the directory can be written and is nobody else's"
+    )]
+    Offsets {
+        /// The directory.
+        path: String,
+        /// What is wrong.
+        cause: Arc<io::Error>,
+    },
     /// The producer, consumer or client was shut down.
     #[error("{0} is shut down")]
     Closed(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ringmq_net::body::Heartbeat;
+use ringmq_net::body::{Heartbeat, MessageQueue};
 use ringmq_net::command::Command;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::id::UniqueIds;
 use crate::producer::Replies;
 use crate::remoting::{Answer, Handler, Remoting};
-use crate::route::{Missing, NameServers, Publishing, Routes};
+use crate::route::{Missing, NameServers, Publishing, Routes, TopicRoute};
 use crate::serve;
 
 /// Routes that are renewed at once.
@@ -52,6 +52,8 @@ struct Told {
     generations: HashMap<String, u64>,
     /// Whom a task is telling.
     underway: HashSet<String>,
+    /// Held while one is being told: a heartbeat must not arrive behind the news that one of its groups has left.
+    turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Default)]
@@ -232,7 +234,9 @@ impl Instance {
         for addr in known {
             let (broker, id, group) =
                 (self.broker(&addr), self.client_id.clone(), group.to_owned());
+            let turn = self.turn(&addr);
             calls.spawn(async move {
+                let _turn = turn.lock().await;
                 let of = |wanted: Kind| (kind == wanted).then_some(group.as_str());
                 let done = broker.unregister(&id, of(Kind::Producer), of(Kind::Consumer)).await;
                 if let Err(error) = done {
@@ -261,10 +265,52 @@ impl Instance {
         self.routes.find(topic, missing, timeout).await
     }
 
+    /// The route of a topic to read from.
+    pub(crate) async fn consuming(&self, topic: &str) -> Result<Arc<TopicRoute>> {
+        let timeout = self.config.call_timeout;
+        self.routes.find(topic, Missing::IsError, timeout).await.map(|found| found.route)
+    }
+
+    /// Asks for a topic's route after a broker of it was lost. What was known stays known if nobody answers.
+    pub(crate) async fn renew_consuming(&self, topic: &str) {
+        let timeout = self.config.call_timeout;
+        if let Err(error) = self.routes.renew(topic, Missing::IsError, timeout).await {
+            tracing::debug!(topic, %error, "the route was not renewed");
+        }
+    }
+
+    /// The broker of a queue's group with that id, or else another one of the group; and its id.
+    pub(crate) async fn queue_broker(
+        &self,
+        queue: &MessageQueue,
+        id: i64,
+    ) -> Result<(Broker, i64)> {
+        let mut group = self.routes.group(&queue.broker_name);
+        if group.is_empty() {
+            self.renew_consuming(&queue.topic).await;
+            group = self.routes.group(&queue.broker_name);
+        }
+        // A topic that is only consumed is in use.
+        let _ = self.routes.known(&queue.topic);
+        let wanted = [id, id + 1].into_iter().find(|wanted| group.contains_key(wanted));
+        let found = wanted.or_else(|| group.keys().next().copied());
+        match found.and_then(|id| Some((self.broker(group.get(&id)?), id))) {
+            Some(found) => Ok(found),
+            None => Err(Error::NoRoute {
+                topic: queue.topic.clone(),
+                why: "no broker of the queue's group is known; it is used again when one registers",
+            }),
+        }
+    }
+
     /// Renews all routes in use.
     pub(crate) async fn renew_routes(&self) {
         self.remoting.prune();
-        self.told().generations.retain(|addr, _| self.remoting.is_connected(addr));
+        {
+            let mut told = self.told();
+            told.generations.retain(|addr, _| self.remoting.is_connected(addr));
+            told.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
         let mut kept: Vec<String> = self.groups().declared.clone();
         for consumer in self.consumers() {
             kept.extend(consumer.data().subscriptions.into_iter().map(|s| s.topic));
@@ -363,8 +409,18 @@ impl Instance {
         });
     }
 
+    fn turn(&self, addr: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.told().turns.entry(addr.to_owned()).or_default().clone()
+    }
+
     /// Tells one broker, unless there is nothing to tell.
     pub(crate) async fn heartbeat(&self, addr: &str) -> Result<()> {
+        let turn = self.turn(addr);
+        let _turn = turn.lock().await;
+        self.heartbeat_in_turn(addr).await
+    }
+
+    async fn heartbeat_in_turn(&self, addr: &str) -> Result<()> {
         let (generation, body) = self.heartbeat_body();
         if body.producers.is_empty() && body.consumers.is_empty() {
             return Ok(());
@@ -389,7 +445,13 @@ impl Instance {
         if self.is_told(&self.told(), addr) {
             return Ok(());
         }
-        self.heartbeat(addr).await
+        let turn = self.turn(addr);
+        let _turn = turn.lock().await;
+        // Many may have waited for the same.
+        if self.is_told(&self.told(), addr) {
+            return Ok(());
+        }
+        self.heartbeat_in_turn(addr).await
     }
 
     // The end.

@@ -20,6 +20,8 @@
 //! * [`Producer`]: [`send`](Producer::send), [`send_ordered`](Producer::send_ordered), [`send_batch`](Producer::send_batch),
 //!   [`send_oneway`](Producer::send_oneway), [`request`](Producer::request) and the reply to it ([`Message::reply_to`]);
 //!   [`TransactionProducer`] for messages that become visible when a local transaction commits.
+//! * [`PushConsumer`]: brings messages to an async function, many at once or in the order of each queue; [`PullConsumer`]: gives them when they
+//!   are asked for, with [`PullConsumer::poll`] or as a [`MessageStream`]. Both begin with [`Client::consumer`].
 //! * [`Admin`] and [`Broker`]: typed requests of administrators, and of consumers: pulls, progress, locks.
 //! * [`endpoint`]: taking part in heartbeats as a consumer, and serving what brokers ask of one.
 //!
@@ -36,6 +38,35 @@
 //! 5. The request waits for its answer on the one connection to that broker. The answer is a [`SendReceipt`], or the next try begins with an
 //!    equal share of the time that is left.
 //! 6. When no try is left, [`Error::Send`] tells each with its broker, code, time and cause.
+//!
+//! # And to a consumer
+//!
+//! ```no_run
+//! use ringmq_client::Client;
+//!
+//! #[tokio::main]
+//! async fn main() -> ringmq_client::Result<()> {
+//!     let client = Client::builder().name_server("127.0.0.1:9876").build()?;
+//!     let consumer = client.consumer("readers").subscribe("greetings", "*");
+//!     let consumer = consumer
+//!         .start(|message| async move { println!("{}", String::from_utf8_lossy(&message.body)) })
+//!         .await?;
+//!     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+//!     consumer.shutdown().await
+//! }
+//! ```
+//!
+//! 1. Heartbeats tell every broker that this client is a member of the group. The queues are divided among the members, by the same rule in
+//!    each of them ([`Allocate`]), whenever one comes or goes.
+//! 2. Each queue is pulled by a task of its own, one pull after the other; the broker holds a pull until there is a message. Pulls wait while too much
+//!    is in memory.
+//! 3. The listener is called with the message. When it is done with it and all before it in the queue, the group's progress moves on; it is
+//!    stored with the next pull, each 5 s, and at the end.
+//! 4. A message whose listener failed goes back to the broker, which delivers it again later, and at last keeps it as a dead letter
+//!    ([`Outcome`]). An orderly consumer tries it again before it goes on.
+//!
+//! Every message is consumed at least once, and more than once when a member ends without a shutdown, or a queue changes hands in the
+//! wrong moment.
 //!
 //! # Futures, drops and ends
 //!
@@ -60,6 +91,7 @@ mod admin;
 mod broker;
 mod client;
 mod compress;
+mod consumer;
 mod deadline;
 pub mod endpoint;
 mod error;
@@ -84,6 +116,10 @@ pub use broker::{
 };
 pub use client::{Client, ClientBuilder};
 pub use compress::{Compression, DECOMPRESSED_BYTES_MAX};
+pub use consumer::{
+    Allocate, BatchOutcome, ConsumeFrom, ConsumerBuilder, Divide, Filter, IntoBatchOutcome,
+    IntoOutcome, MessageStream, Outcome, PullConsumer, PushConsumer, RoomOf, VIRTUAL_NODES,
+};
 pub use error::{Attempt, BatchFailure, Error, Result, SendFailure, client_code};
 pub use id::unique_id_time_ms;
 pub use message::{Message, ReceivedMessage, names};

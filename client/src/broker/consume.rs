@@ -167,11 +167,16 @@ impl Broker {
         let (next_offset, min_offset) = (number("nextBeginOffset")?, number("minOffset")?);
         let (max_offset, suggested_broker_id) =
             (number("maxOffset")?, number("suggestWhichBrokerId")?);
-        let messages = match status {
+        let mut messages = match status {
             PullStatus::Found => ReceivedMessage::decode_all(&reply.body, &pull.queue.broker_name)
                 .map_err(|what| self.malformed(command.code, what))?,
             _ => Vec::new(),
         };
+        // Only messages of the group's own retry topic go under the topic that they were first sent to: a dead letter is one of its topic.
+        let retry = pull.queue.topic.strip_prefix("%RETRY%") == Some(pull.group.as_str());
+        if !retry {
+            messages.iter_mut().for_each(|m| m.queue.topic.clone_from(&pull.queue.topic));
+        }
         Ok(PullReply { status, next_offset, min_offset, max_offset, suggested_broker_id, messages })
     }
 

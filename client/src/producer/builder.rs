@@ -186,6 +186,11 @@ impl ProducerBuilder {
         self.start_with(None).await
     }
 
+    /// A producer that no heartbeat names: consumers send failed messages on with it.
+    pub(crate) fn unregistered(self) -> Producer {
+        Producer { shared: Shared::new(self.client, self.settings, None) }
+    }
+
     pub(super) async fn start_with(
         self,
         checker: Option<super::transaction::Checker>,

@@ -75,10 +75,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn start(client: Client, settings: Settings, checker: Option<Checker>) -> Result<Arc<Shared>> {
+    fn new(client: Client, settings: Settings, checker: Option<Checker>) -> Arc<Shared> {
         let units = settings.in_flight_bytes_max.div_ceil(UNIT_BYTES).min(u32::MAX as usize / 2);
         let sends = settings.in_flight_max.min(u32::MAX as usize / 2);
-        let shared = Arc::new(Shared {
+        Arc::new(Shared {
             faults: settings.latency_fault.clone().map(Faults::new),
             sends: Semaphore::new(sends),
             units: Semaphore::new(units),
@@ -91,7 +91,11 @@ impl Shared {
             },
             checker,
             client,
-        });
+        })
+    }
+
+    fn start(client: Client, settings: Settings, checker: Option<Checker>) -> Result<Arc<Shared>> {
+        let shared = Shared::new(client, settings, checker);
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         let registration =
             shared.instance().register_producer(&shared.settings.group, weak.clone())?;
