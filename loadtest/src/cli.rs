@@ -42,6 +42,8 @@ pub enum Mode {
     E2e(EndToEndOptions),
     /// Send what was recorded, when it was recorded, or faster or slower.
     Replay(ReplayOptions),
+    /// Run one scenario against several brokers in turn, several times, and tell how they compare.
+    Compare(CompareOptions),
     /// Be a broker that stores nothing, until killed: measured against it, harness and sockets show their own limit.
     Echo(EchoOptions),
 }
@@ -292,6 +294,38 @@ pub struct ReplayOptions {
     pub group: String,
 }
 
+/// `compare`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct CompareOptions {
+    /// The scenario; `loadtest/scenarios` has some.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: PathBuf,
+    /// Rounds; as many as the scenario says unless given.
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+    /// Only these endpoints; may be repeated. The first is what the others are compared with.
+    #[arg(long, value_name = "NAME")]
+    pub endpoint: Vec<String>,
+    /// Only rows whose names contain this; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub row: Vec<String>,
+    /// Sets a variable of the scenario; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Tell what would be run, and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Write all figures of all rounds as JSON; brought up to date after each round.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the comparison as a page with plots, which needs nothing but a browser.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// No progress of the single runs.
+    #[arg(long)]
+    pub quiet: bool,
+}
+
 /// `echo`.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct EchoOptions {
@@ -369,7 +403,7 @@ impl CommonOptions {
 }
 
 impl SendOptions {
-    /// Checks what clap can't. `stamped` bodies have a least size.
+    /// Checks what clap can't. A body that is `stamped` must have room for it.
     ///
     /// # Errors
     /// Names the option.
@@ -377,7 +411,7 @@ impl SendOptions {
         bound("--connections", self.connections, 1, CONNECTIONS_MAX)?;
         bound("--window", self.window, 1, WINDOW_MAX)?;
         bound("--batch", self.batch, 1, 1 << 20)?;
-        bound("--size", self.size.min(), if stamped { STAMP_BYTES } else { 1 }, 16 << 20)?;
+        bound("--size", self.size.max(), if stamped { STAMP_BYTES } else { 1 }, 16 << 20)?;
         bound("the number of --tag", self.tags().len(), 1, TAGS_MAX)?;
         if self.keys > KEYS_MAX {
             return refuse(format!("--keys is {}: it must be at most {KEYS_MAX}", self.keys));
@@ -389,6 +423,12 @@ impl SendOptions {
             value.map_or(Ok(()), |value| positive(name, value, 1e9))?;
         }
         Ok(())
+    }
+
+    /// Sizes of bodies: none shorter than a stamp if they have one, and none empty.
+    #[must_use]
+    pub fn sizes(&self, stamped: bool) -> Sizes {
+        self.size.at_least(if stamped { STAMP_BYTES } else { 1 })
     }
 
     /// What a replay sends with; sizes, tags and times come from the trace.

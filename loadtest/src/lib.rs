@@ -11,12 +11,13 @@
 //!   processes use ([`usage`]) and how far slaves are behind ([`lag`]);
 //! - what was acknowledged and what arrived is put together in [`ledger`], or kept for later in a [`journal`];
 //! - [`report`] says what came of it, for people, programs and browsers ([`html`]), and warns when the harness itself was the limit;
-//! - [`knee`] repeats a run at one rate after the other, `compare` at one broker after the other.
+//! - [`knee`] repeats a run at one rate after the other, [`mod@compare`] at one broker after the other.
 
 pub mod arrivals;
 pub mod call;
 pub mod cli;
 pub mod clock;
+pub mod compare;
 pub mod crew;
 pub mod driver;
 pub mod echo;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ringmq_loadtest::cli::{CommonOptions, Mode};
+use ringmq_loadtest::compare::compare;
 use ringmq_loadtest::run::{consume, end_to_end, produce, replay};
 use ringmq_loadtest::{Cli, LoadError, Report, echo};
 
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
         Mode::Consume(options) => report(&options.common, consume(options)),
         Mode::E2e(options) => report(&options.common, end_to_end(options)),
         Mode::Replay(options) => report(&options.common, replay(options)),
+        Mode::Compare(options) => compare(options).map(|comparison| {
+            print!("{}", comparison.table());
+            if comparison.is_clean() { 0 } else { UNCLEAN }
+        }),
         Mode::Echo(options) => {
             echo::serve(options.listen, |address| println!("answering on {address}")).map(|()| 0)
         }

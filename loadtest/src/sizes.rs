@@ -53,6 +53,13 @@ impl Sizes {
         self.quantiles.first().map_or(0, |size| *size as usize)
     }
 
+    /// The same distribution with shorter ones made as long as this.
+    #[must_use]
+    pub fn at_least(&self, bytes: usize) -> Self {
+        let quantiles = self.quantiles.iter().map(|size| (*size).max(bytes as u32)).collect();
+        Sizes { text: self.text.clone(), quantiles }
+    }
+
     /// At most `count` sizes that stand for all, equally probable.
     #[must_use]
     pub fn sample(&self, count: usize) -> Vec<usize> {
@@ -223,6 +230,8 @@ mod tests {
             "{sample:?}"
         );
         assert_eq!(Sizes::fixed(7).sample(16), [7]);
+        let raised = sizes.at_least(100);
+        assert_eq!((raised.min(), raised.max(), raised.sample(16)[1]), (100, 1600, sample[1]));
     }
 
     #[test]

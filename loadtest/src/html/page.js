@@ -44,9 +44,15 @@ const bytesText = (value) => bytes(value).join(" ");
 function niceTicks(low, high, count) {
   const span = high - low || 1;
   const raw = span / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
   const ticks = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) ticks.push(+at.toPrecision(12));
+  return ticks;
+}
+/** The same for bytes: steps of powers of two. */
+function byteTicks(low, high) {
+  const step = 2 ** Math.ceil(Math.log2((high - low || 1) / 5)), ticks = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) ticks.push(at);
   return ticks;
 }
 function logTicks(low, high) {
@@ -73,7 +79,8 @@ function scale(values, axis, from, to) {
   }
   const place = axis.log ? Math.log : (v) => v;
   const at = (value) => from + ((place(Math.max(value, axis.log ? 1e-9 : -Infinity)) - place(low)) / (place(high) - place(low))) * (to - from);
-  return { at, ticks: axis.ticks ?? (axis.log ? logTicks(low, high) : niceTicks(low, high, axis.count ?? 5)), low, high };
+  const ticks = axis.ticks ?? (axis.log ? logTicks(low, high) : axis.bytes ? byteTicks(low, high) : niceTicks(low, high, axis.count ?? 5));
+  return { at, ticks, low, high };
 }
 
 // ---- plots ----
@@ -180,7 +187,8 @@ function notes(list, bad) {
 function footer(say) { page.insertAdjacentHTML("beforeend", `<footer>${text(say)}</footer>`); }
 
 const when = (unixMs) => new Date(unixMs).toISOString().replace("T", " ").slice(0, 19) + " UTC";
-const SECONDS = { label: "seconds", format: digits, tell: (s) => `${digits(s)} s`, count: 8 };
+const SECONDS = { label: "seconds", min: 0, format: digits, tell: (s) => `${digits(s)} s`, count: 8 };
+const BYTES = { min: 0, bytes: true, format: bytesText };
 const TIMES = { log: true, format: timeText };
 
 // ---- a run ----
@@ -224,7 +232,7 @@ function runTiles(sides) {
   if (data.knee) list.push({ name: "knee", value: data.knee.rate ? [whole(data.knee.rate), "msg/s"] : ["none", ""], more: `p99 under ${digits(data.knee.p99_bound_ms)} ms` });
   for (const [side, verb] of sides) {
     const s = data[side];
-    const asked = side === "send" && data.rate_asked ? `of ${whole(data.rate_asked)} asked for` : `${whole(s.messages)} in all`;
+    const asked = side === "send" && data.rate_asked ? `${whole(data.rate_asked)} asked` : `${short(s.messages)} in all`;
     list.push({ name: `${verb}`, value: [whole(s.messages_per_second), "msg/s"], more: `${digits(s.megabytes_per_second)} MB/s, ${asked}` });
   }
   const last = sides.at(-1)[0], latency = data[last].latency;
@@ -265,7 +273,7 @@ function distributions(sides) {
   const nines = (q) => -Math.log10(1 - q);
   const series = sides.map(([side, , color]) => ({ name: label[side], color, always: true, points: data[side].curve.filter(([q]) => q < 1).map(([q, us]) => [nines(q), us]).filter((p) => p[1] > 0) }));
   const most = Math.max(1, ...series.flatMap((s) => s.points.map((p) => p[0])));
-  const marks = [[0, "min"], [nines(0.5), "50"], [1, "90"], [2, "99"], [3, "99.9"], [4, "99.99"], [5, "99.999"], [6, "99.9999"]].filter(([at]) => at <= most);
+  const marks = [[nines(0.5), "50"], [1, "90"], [2, "99"], [3, "99.9"], [4, "99.99"], [5, "99.999"], [6, "99.9999"]].filter(([at]) => at <= most);
   lines({
     title: "Latency by percentile", say: "all of the measured time", series, y: TIMES,
     x: { label: "percentile", min: 0, max: most, ticks: marks.map(([at]) => at), format: (at) => marks.find(([mark]) => mark === at)?.[1] ?? "", tell: (at) => `${+(100 * (1 - 10 ** -at)).toPrecision(7)} %` },
@@ -288,11 +296,11 @@ function processes() {
     series: [{ name: "broker", color: "var(--c0)", area: true, points: broker }, { name: "harness", color: "var(--c1)", points: rate("harness_cpu_seconds"), always: true }],
   });
   lines({
-    title: "Broker memory", say: "resident", warm, x: SECONDS, y: { min: 0, format: bytesText },
+    title: "Broker memory", say: "resident", warm, x: SECONDS, y: BYTES,
     series: [{ name: "resident", color: "var(--c4)", area: true, points: data.series.filter((s) => s.broker_rss_bytes).map((s) => [s.at, s.broker_rss_bytes]) }],
   });
   lines({
-    title: "Replication lag", say: "bytes of the masters' logs that the slaves lack", warm, x: SECONDS, y: { min: 0, format: bytesText },
+    title: "Replication lag", say: "bytes of the masters' logs that the slaves lack", warm, x: SECONDS, y: BYTES,
     series: [{ name: "behind", color: "var(--c3)", area: true, points: data.series.filter((s) => s.replication_lag_bytes !== null).map((s) => [s.at, s.replication_lag_bytes]) }],
   });
 }
@@ -324,4 +332,57 @@ function runTables(sides) {
   if (found.length) card.insertAdjacentHTML("beforeend", `<ul class="lists">${found.map((t) => `<li>${text(t)}</li>`).join("")}</ul>`);
 }
 
+// ---- a comparison ----
+
+function compare() {
+  const names = data.endpoints, base = names[0];
+  const unclean = data.rows.flatMap((row) => Object.entries(row.unclean).map(([name, count]) => `${row.name}: ${count} of ${data.rounds} runs of ${name} had errors`));
+  header(data.title, [[unclean.length === 0, unclean.length ? "some runs had errors" : "all runs clean"]], `${when(data.started_unix_ms)} · ${data.rounds} rounds, in turn · ${names.join(", ")} · ${data.tool}`);
+  notes(unclean, true);
+  notes(data.notes, false);
+  addGrid();
+  for (const other of names.slice(1)) advantages(base, other);
+  for (const row of data.rows) rowTable(row, names, base);
+  footer(`Medians of all rounds, with the lowest and the highest beside them. A factor above 1 means that ${base} did better; it is taken round by round, between runs that followed each other. Made by: ${data.command}`);
+}
+
+/** How many times better the first endpoint did than another, row by row, with the spread over the rounds. */
+function advantages(base, other) {
+  const list = data.rows.flatMap((row) => row.measures.filter((m) => m.advantage[other]).map((m) => ({ row: row.name, name: m.name, ...m.advantage[other] })));
+  if (list.length === 0) return;
+  const high = 26, left = 300, width = 1160, right = 96, height = list.length * high + 34;
+  const x = scale(list.flatMap((a) => [a.low, a.high, 1]), { log: true }, left, width - right);
+  let svg = "";
+  for (const tick of x.ticks) svg += `<line class="grid-line" x1="${x.at(tick)}" x2="${x.at(tick)}" y1="0" y2="${height - 28}"/><text x="${x.at(tick)}" y="${height - 10}" text-anchor="middle">${digits(tick)}×</text>`;
+  svg += `<line class="rule" x1="${x.at(1)}" x2="${x.at(1)}" y1="0" y2="${height - 28}"/>`;
+  list.forEach((a, at) => {
+    const y = at * high + 14, color = a.median >= 1 ? "var(--c2)" : "var(--bad)";
+    const first = at === 0 || list[at - 1].row !== a.row;
+    if (first && at > 0) svg += `<line class="grid-line" x1="0" x2="${width}" y1="${y - 13}" y2="${y - 13}"/>`;
+    if (first) svg += `<text x="0" y="${y + 4}" style="fill:var(--ink);font-size:12px">${text(a.row.length > 36 ? a.row.slice(0, 35) + "…" : a.row)}<title>${text(a.row)}</title></text>`;
+    svg += `<text x="${left - 12}" y="${y + 4}" text-anchor="end">${text(a.name)}</text>`;
+    svg += `<line x1="${x.at(a.low)}" x2="${Math.max(x.at(a.high), x.at(a.low) + 1)}" y1="${y}" y2="${y}" stroke="${color}" stroke-width="6" opacity=".28" stroke-linecap="round"/><circle cx="${x.at(a.median)}" cy="${y}" r="4.5" fill="${color}"/>`;
+    svg += `<text x="${width - 4}" y="${y + 4}" text-anchor="end" style="fill:var(--ink);font-size:12px">${digits(a.median)}×</text>`;
+  });
+  const card = addCard(`${base} against ${other}`, "how many times better, the median with the spread over the rounds; left of the line it is worse", [], true);
+  card.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${text(base)} against ${text(other)}">${svg}</svg>`);
+}
+
+function rowTable(row, names, base) {
+  const figure = (m, name) => {
+    const f = m.figures[name];
+    if (!f) return "";
+    const spread = f.values.length > 1 ? `<span class="spread">${digits(f.low)} – ${digits(f.high)}</span>` : "";
+    return { kind: "", html: `${digits(f.median)}${spread}` };
+  };
+  const factor = (m, name) => {
+    const a = m.advantage[name];
+    if (!a) return "";
+    return { kind: a.low > 1 ? "better" : a.high < 1 ? "worse" : "", html: `${digits(a.median)}×<span class="spread">${digits(a.low)} – ${digits(a.high)}</span>` };
+  };
+  const rows = row.measures.map((m) => [m.name, ...names.map((name) => figure(m, name)), ...names.slice(1).map((name) => factor(m, name))]);
+  addTable(row.name, row.command, ["", ...names, ...names.slice(1).map((name) => `against ${name}`)], rows, true);
+}
+
 if (page.dataset.kind === "run") run();
+else compare();

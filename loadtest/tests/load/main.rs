@@ -1,5 +1,6 @@
 //! The harness against a broker that is known to the last message.
 
+mod compare;
 mod consume;
 mod end_to_end;
 mod fake;
@@ -31,7 +32,7 @@ fn try_load(line: &str) -> Result<Report, LoadError> {
         Mode::Consume(options) => run_consume(&options),
         Mode::E2e(options) => run_end_to_end(&options),
         Mode::Replay(options) => run_replay(&options),
-        Mode::Echo(_) => panic!("{line}: an echo has no report"),
+        Mode::Compare(_) | Mode::Echo(_) => panic!("{line}: it has no report"),
     }
 }
 
