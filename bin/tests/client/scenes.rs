@@ -9,7 +9,7 @@ use ringmq_client::protocol::body::{SubscriptionGroupConfig, TopicConfig};
 use ringmq_client::protocol::code::response;
 use ringmq_client::{
     Compression, Message, MessageQueue, Producer, PullRequest, PullStatus, QueryMessages,
-    ReceivedMessage, Result, SendReceipt, SendStatus, TransactionState,
+    ReceivedMessage, ResetOffsets, Result, SendReceipt, SendStatus, TransactionState,
 };
 
 use crate::audit::{Load, audit};
@@ -94,6 +94,19 @@ pub(crate) async fn administration(stage: &Stage) -> Result<()> {
     assert!(matches!(owner.consumer_offset("gone", queue).await?, None | Some(0)));
     owner.update_consumer_offset("gone", queue, 1).await?;
     assert_eq!(owner.consumer_offset("gone", queue).await?, Some(1));
+    let progress = admin.consume_stats("gone", Some("admin")).await?;
+    let row = progress.queues.iter().find(|(of, _)| of == queue).expect("its progress").1;
+    assert_eq!((row.broker_offset, row.consumer_offset), (receipt.queue_offset + 1, 1));
+    admin.clone_offsets("gone", "copy", "admin").await?;
+    assert_eq!(owner.consumer_offset("copy", queue).await?, Some(1));
+    // Nobody runs in these groups: the brokers alone are told.
+    let reset =
+        |timestamp_ms, force| ResetOffsets { topic: "admin", group: "gone", timestamp_ms, force };
+    let all = admin.reset_offsets(&reset(0, true)).await?;
+    assert_eq!(all.len(), route.readable.len());
+    assert_eq!(owner.consumer_offset("gone", queue).await?, Some(0));
+    admin.reset_offsets(&reset(-1, true)).await?;
+    assert_eq!(owner.consumer_offset("gone", queue).await?, Some(receipt.queue_offset + 1));
     admin.delete_group(&stage.cluster, "gone", true).await?;
     assert!(!owner.groups().await?.groups.iter().any(|g| g.group_name == "gone"));
 
@@ -101,6 +114,15 @@ pub(crate) async fn administration(stage: &Stage) -> Result<()> {
     assert_eq!(admin.kv_get("ORDER_TOPIC_CONFIG", "admin").await?.as_deref(), Some("a:1"));
     admin.kv_delete("ORDER_TOPIC_CONFIG", "admin").await?;
     assert_eq!(admin.kv_get("ORDER_TOPIC_CONFIG", "admin").await?, None);
+
+    assert_eq!(admin.clusters_of_topic("admin").await?, [stage.cluster.clone()].into());
+    admin.set_topic_permission("admin", 4).await?;
+    let began = Instant::now();
+    while !stage.client.renew_route("admin").await?.writable.is_empty() {
+        assert!(began.elapsed() < LONG, "the topic can still be written to");
+    }
+    let unwritable = producer.send(Message::new("admin", "two")).await.unwrap_err();
+    assert!(unwritable.to_string().contains("permissions"), "{unwritable}");
 
     producer.shutdown().await?;
     admin.delete_topic(&stage.cluster, "admin").await?;
@@ -135,6 +157,9 @@ pub(crate) async fn sends(stage: &Stage) -> Result<()> {
     assert_eq!(viewed.message_id(), receipt.message_id);
     find_by_key(stage, &receipt, "k2", false).await?;
     find_by_key(stage, &receipt, &receipt.message_id, true).await?;
+    let found = stage.client.admin().find_message("sends", &receipt.message_id).await?;
+    assert_eq!(found.expect("it was found before").offset_message_id(), receipt.offset_message_id);
+    assert_eq!(stage.client.admin().find_message("sends", "no-such-id").await?, None);
 
     let first = producer.send_ordered(Message::new("sends", "o1"), "order-1").await?;
     let second = producer.send_ordered(Message::new("sends", "o2"), "order-1").await?;
@@ -324,6 +349,8 @@ pub(crate) async fn connections(stage: &Stage) -> Result<()> {
         let ids: Vec<&str> = connections.connections.iter().map(|c| c.client_id.as_str()).collect();
         assert_eq!(ids, [stage.client.id()]);
     }
+    let all = stage.client.admin().producer_connections("known", "sends").await?;
+    assert_eq!(all.connections.len(), 1, "over all brokers, each client once");
     producer.shutdown().await?;
     for (_, address) in &stage.brokers {
         let broker = stage.client.broker(&address.to_string());

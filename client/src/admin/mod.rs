@@ -1,32 +1,30 @@
 //! What administrators ask of name servers and of whole clusters. Requests to one broker are [`crate::Broker`]'s.
 
+mod groups;
+mod messages;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use ringmq_net::body::{
-    Body, ClusterInfo, ConsumeStats, ConsumerConnection, KvTable, SubscriptionGroupConfig,
-    TopicConfig, TopicList, TopicRouteData, TopicStats, properties,
+    Body, ClusterInfo, KvTable, TopicConfig, TopicList, TopicRouteData, TopicStats, properties,
 };
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 use ringmq_net::headers::{
     BrokerNameHeader, ClusterHeader, DeleteRouteHeader, KvHeader, NamespaceHeader,
 };
-use ringmq_net::record::OffsetMessageId;
 use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::message::ReceivedMessage;
 use crate::{Broker, validate};
 
 /// Namespace of the configurations of ordered topics.
 pub const ORDER_NAMESPACE: &str = "ORDER_TOPIC_CONFIG";
 /// Pause between two looks at a route that is expected to change.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// What the topic of a group's retries begins with.
-const RETRY_PREFIX: &str = "%RETRY%";
 
 /// Requests of administrators. Cheap to clone.
 ///
@@ -239,13 +237,17 @@ impl Admin {
         Ok(masters)
     }
 
+    async fn route_of(&self, topic: &str) -> Result<TopicRouteData> {
+        let none = || Error::NoRoute { topic: topic.to_owned(), why: "it does not exist" };
+        self.topic_route(topic).await?.ok_or_else(none)
+    }
+
     /// The masters that a topic lives on.
     ///
     /// # Errors
     /// See [`Admin`]; [`Error::NoRoute`].
     pub async fn masters_of_topic(&self, topic: &str) -> Result<Vec<Broker>> {
-        let none = || Error::NoRoute { topic: topic.to_owned(), why: "it does not exist" };
-        let route = self.topic_route(topic).await?.ok_or_else(none)?;
+        let route = self.route_of(topic).await?;
         let addrs = route.brokers.iter().filter_map(|broker| broker.broker_addrs.get(&0));
         Ok(addrs.map(|addr| self.client.broker(addr)).collect())
     }
@@ -295,31 +297,6 @@ impl Admin {
         self.tell_all(&command).await
     }
 
-    /// Creates a consumer group on every master of a cluster, or changes it.
-    ///
-    /// # Errors
-    /// See [`Admin`]; [`Error::Invalid`] for a name that no group can have.
-    pub async fn create_group(&self, cluster: &str, group: &SubscriptionGroupConfig) -> Result<()> {
-        validate::group(&group.group_name)?;
-        for master in self.masters(cluster).await? {
-            master.create_group(group).await?;
-        }
-        Ok(())
-    }
-
-    /// Deletes a consumer group on every master of a cluster, with its progress if asked.
-    ///
-    /// # Errors
-    /// See [`Admin`].
-    pub async fn delete_group(&self, cluster: &str, group: &str, with_offsets: bool) -> Result<()> {
-        for master in self.masters(cluster).await? {
-            master.delete_group(group, with_offsets).await?;
-        }
-        Ok(())
-    }
-
-    // Topics and groups as a whole.
-
     /// First and last offset of every queue of a topic.
     ///
     /// # Errors
@@ -332,71 +309,32 @@ impl Admin {
         Ok(all)
     }
 
-    /// Progress of a group in every queue, of one topic or of all that it has progress in. Brokers that do not know the group are passed over.
+    /// Changes what a topic's queues allow (bits: 4 read, 2 write) on every master that it lives on.
     ///
     /// # Errors
-    /// See [`Admin`]; [`Error::NoRoute`] when neither the topic nor the group's retry topic exists.
-    pub async fn consume_stats(&self, group: &str, topic: Option<&str>) -> Result<ConsumeStats> {
-        let retry = format!("{RETRY_PREFIX}{group}");
-        let mut all = ConsumeStats::default();
-        for master in self.masters_of_topic(topic.unwrap_or(&retry)).await? {
-            match master.consume_stats(group, topic).await {
-                Ok(part) => {
-                    all.consume_tps += part.consume_tps;
-                    all.queues.extend(part.queues);
-                }
-                Err(error) if error.is_refusal(response::CONSUMER_NOT_ONLINE) => {}
-                Err(error) => return Err(error),
+    /// See [`Admin`]; [`Error::NoRoute`]; [`Error::Invalid`] for other bits.
+    pub async fn set_topic_permission(&self, topic: &str, perm: i32) -> Result<()> {
+        if !(0..=7).contains(&perm) {
+            return Err(Error::invalid(format!(
+                "permission {perm} is none: 4 is reading, 2 is writing, 6 is both"
+            )));
+        }
+        for master in self.masters_of_topic(topic).await? {
+            let known = master.topics().await?.topics;
+            if let Some(config) = known.into_iter().find(|config| config.topic_name == topic) {
+                master.create_topic(&TopicConfig { perm, ..config }).await?;
             }
         }
-        Ok(all)
+        Ok(())
     }
 
-    /// Connected members of a group over all brokers that it is on, each client once.
-    ///
-    /// # Errors
-    /// See [`Admin`]; [`Error::NoRoute`] when the group has no retry topic yet.
-    pub async fn consumer_connections(&self, group: &str) -> Result<ConsumerConnection> {
-        let mut all = ConsumerConnection::default();
-        let mut seen = BTreeSet::new();
-        for master in self.masters_of_topic(&format!("{RETRY_PREFIX}{group}")).await? {
-            let part = match master.consumer_connections(group).await {
-                Ok(part) => part,
-                Err(error) if error.is_refusal(response::CONSUMER_NOT_ONLINE) => continue,
-                Err(error) => return Err(error),
-            };
-            let new = part.connections.into_iter().filter(|c| seen.insert(c.client_id.clone()));
-            all.connections.extend(new);
-            all.subscriptions.extend(part.subscriptions);
-            all.consume_type = all.consume_type.or(part.consume_type);
-            all.message_model = all.message_model.or(part.message_model);
-            all.consume_from = all.consume_from.or(part.consume_from);
-        }
-        Ok(all)
-    }
-
-    /// Groups that consume a topic, over all its brokers.
+    /// The clusters that a topic lives in.
     ///
     /// # Errors
     /// See [`Admin`]; [`Error::NoRoute`].
-    pub async fn groups_of_topic(&self, topic: &str) -> Result<BTreeSet<String>> {
-        let mut all = BTreeSet::new();
-        for master in self.masters_of_topic(topic).await? {
-            all.extend(master.groups_of_topic(topic).await?);
-        }
-        Ok(all)
-    }
-
-    /// The message of an offset message id, asked of the broker that the id names.
-    ///
-    /// # Errors
-    /// See [`Admin`]; [`Error::Invalid`] for a text that is no such id.
-    pub async fn view_message(&self, offset_message_id: &str) -> Result<Option<ReceivedMessage>> {
-        let id =
-            OffsetMessageId::parse(offset_message_id).map_err(|e| Error::invalid(e.to_string()))?;
-        let place = i64::try_from(id.physical_offset)
-            .map_err(|_| Error::invalid("the message id names a place behind all logs"))?;
-        self.client.broker(&id.store_host.to_string()).view_message(place).await
+    pub async fn clusters_of_topic(&self, topic: &str) -> Result<BTreeSet<String>> {
+        let route = self.route_of(topic).await?;
+        Ok(route.brokers.into_iter().map(|broker| broker.cluster).collect())
     }
 }
 
@@ -404,3 +342,6 @@ fn kv(code: i32, namespace: &str, key: &str, value: Option<&str>) -> Command {
     let header = KvHeader { namespace: Some(namespace), key: Some(key), value };
     Command::request(code).with_header(&header.ext())
 }
+
+#[cfg(test)]
+mod tests;
