@@ -214,7 +214,7 @@ impl Acks {
     }
 
     /// Answers success to all that end at or before `reached`, but to those whose topic is still to be saved. `took` is told how many
-    /// microseconds how many of them took: those of one receive are told together.
+    /// microseconds how many of them took: those of one receive are told together. Gives where the last of them ends.
     pub(super) fn release(
         &self,
         reached: u64,
@@ -222,11 +222,13 @@ impl Acks {
         now_us: i64,
         status: impl Fn(SaveTicket) -> SaveStatus,
         mut took: impl FnMut(u64, u32),
-    ) {
+    ) -> Option<u64> {
         let mut waiting = self.waiting.borrow_mut();
         let mut run = (now_us, 0);
+        let mut end = None;
         while waiting.front().is_some_and(|ack| ack.end <= reached) {
             let Some(ack) = waiting.pop_front() else { break };
+            end = Some(ack.end);
             if ack.unsaved.is_some_and(|ticket| status(ticket) != SaveStatus::Saved) {
                 self.unsaved.borrow_mut().push((ack, level));
                 continue;
@@ -242,6 +244,7 @@ impl Acks {
         if run.1 > 0 {
             took(us_between(run.0, now_us), run.1);
         }
+        end
     }
 
     /// Answers those that waited for their topic to be saved: success when it is; FLUSH_DISK_TIMEOUT when saving fails or they were

@@ -127,7 +127,6 @@ impl Broker {
             listen,
             timing: timing(config),
             batch_bytes: u32::try_from(config.batch_bytes).unwrap_or(u32::MAX),
-            promises: self.config.role == Role::SyncMaster,
         };
         let wanted = usize::try_from(config.in_sync_replicas).unwrap_or(usize::MAX);
         let gate = SyncGate::new(wanted, config.fall_behind_bytes);
@@ -136,7 +135,6 @@ impl Broker {
             if let Some(broker) = Weak::upgrade(&broker)
                 && broker.config.role == Role::SyncMaster
             {
-                broker.ha.terms.raise_bound(broker.ha.replicated());
                 broker.release_acks();
                 broker.flush_replies();
                 broker.progressed.raise();

@@ -342,7 +342,11 @@ impl Broker {
             self.acks.release_local(reached, level, now_us, status, took);
             reached = reached.min(self.ha.replicated());
         }
-        self.acks.release(reached, level, now_us, status, took);
+        let end = self.acks.release(reached, level, now_us, status, took);
+        if let Some(end) = end.filter(|_| self.config.role == Role::SyncMaster) {
+            // Where a message ends, not just what slaves hold: what they hold may end inside a record, and a log never does for long.
+            self.ha.terms.raise_bound(end);
+        }
     }
 
     /// The level that the log has reached up to `end`.

@@ -35,7 +35,7 @@ pub struct MasterLog<'a> {
     pub range: LogRange,
     /// The last boundary between records in it.
     pub whole: u64,
-    /// Up to here it was acknowledged because slaves hold it.
+    /// Up to here messages were acknowledged because slaves hold them: where one of them ends.
     pub confirmed: u64,
     /// Who wrote it.
     pub terms: &'a TermList,

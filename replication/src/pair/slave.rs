@@ -269,7 +269,9 @@ pub struct SlaveSession {
     pub(super) frame_crc: Option<u32>,
     pub(super) body: Option<Body>,
     pub(super) compare: Comparison,
-    pub(super) confirmed: u64,
+    confirmed: u64,
+    /// The same, of which not all is held yet.
+    pub(super) promised: u64,
     pub(super) master_end: u64,
     pub(super) heard_ms: u64,
     pub(super) answered: bool,
@@ -292,6 +294,7 @@ impl SlaveSession {
             body: None,
             compare: Comparison::default(),
             confirmed: 0,
+            promised: 0,
             master_end: 0,
             heard_ms: now_ms,
             answered: false,
@@ -347,7 +350,7 @@ impl SlaveSession {
         self.master_end
     }
 
-    /// What the master said to be acknowledged because slaves hold it, as far as this log goes.
+    /// Up to where the master said that messages were acknowledged because slaves hold them, and all of that is held here.
     pub fn confirmed(&self) -> u64 {
         self.confirmed
     }
@@ -416,6 +419,9 @@ impl SlaveSession {
             && silent > HELLO_PATIENCE_MS
         {
             return Err(Trouble::NotRingMq);
+        }
+        if self.promised <= log.held {
+            self.confirmed = self.confirmed.max(self.promised);
         }
         if silent > patience {
             return Err(Trouble::Silent(patience));

@@ -201,8 +201,10 @@ impl SlaveSession {
             return Err(Trouble::OutOfOrder("a frame without its CRC"));
         }
         self.master_end = self.master_end.max(offset + len as u64);
-        let confirmed = u64::try_from(header.confirmed).unwrap_or(0).min(log.held);
-        self.confirmed = self.confirmed.max(confirmed);
+        // One after the other, so that a slave that is always a little behind gets there too.
+        if self.promised <= self.confirmed() {
+            self.promised = u64::try_from(header.confirmed).unwrap_or(0).max(self.promised);
+        }
         let body = Body {
             at: offset,
             begins: matches!(place, Place::BeginAt(_)),

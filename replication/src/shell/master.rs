@@ -46,8 +46,6 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// Most bytes of a frame's body to a stock slave, which takes up to 4 MiB less 12 (stock default: 32 KiB).
     pub batch_bytes: u32,
-    /// Messages are acknowledged because slaves hold them: slaves are told which ones, and never give those up.
-    pub promises: bool,
 }
 
 /// One connected slave.
@@ -358,7 +356,7 @@ impl Master {
         MasterLog {
             range: LogRange { min: self.log.min_offset(), max, segment: self.segment },
             whole: self.log.visible_whole(),
-            confirmed: if self.config.promises { self.gate.borrow().replicated() } else { 0 },
+            confirmed: self.terms.bound(),
             terms,
         }
     }
