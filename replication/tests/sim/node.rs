@@ -61,6 +61,8 @@ pub(crate) struct Node {
     // While it is up.
     pub(crate) bound: u64,
     pub(crate) gate: SyncGate,
+    /// Slaves that must hold a message.
+    pub(crate) wanted: usize,
     pub(crate) served: Vec<Served>,
     pub(crate) waiting: Vec<Waiting>,
     pub(crate) following: Option<Following>,
@@ -73,7 +75,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(capabilities: Capabilities, sync: bool) -> Self {
+    pub(crate) fn new(capabilities: Capabilities, sync: bool, wanted: usize) -> Self {
         Node {
             role: Role::Slave,
             up: false,
@@ -84,7 +86,8 @@ impl Node {
             bound_saved: 0,
             cut_order: None,
             bound: 0,
-            gate: SyncGate::new(1, u64::MAX),
+            gate: SyncGate::new(wanted, u64::MAX),
+            wanted,
             served: Vec::new(),
             waiting: Vec::new(),
             following: None,
@@ -104,7 +107,7 @@ impl Node {
     /// What it was is gone, but for its disk.
     pub(crate) fn stop(&mut self) {
         self.up = false;
-        self.gate = SyncGate::new(1, u64::MAX);
+        self.gate = SyncGate::new(self.wanted, u64::MAX);
         self.served.clear();
         self.waiting.clear();
         self.following = None;

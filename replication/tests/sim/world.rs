@@ -88,12 +88,13 @@ impl World {
             capabilities = capabilities.with(Capabilities::SYNC_ACKS);
         }
         let count = 2 + random.below(2);
+        let wanted = 1 + random.below(count - 1) as usize;
         let careless = random.one_in(5);
         let fault_in = 4 + random.below(30);
         let mut world = World {
             seed,
             now: 0,
-            nodes: (0..count).map(|_| Node::new(capabilities, sync)).collect(),
+            nodes: (0..count).map(|_| Node::new(capabilities, sync, wanted)).collect(),
             links: Vec::new(),
             next_link: 0,
             master: 0,
@@ -571,7 +572,8 @@ impl World {
             };
             let slaves = self.nodes.iter().enumerate().filter(|(other, _)| *other != id);
             let holders = slaves.filter(|(_, node)| holds(node)).count();
-            assert!(holders >= 1, "seed {}: nobody holds what ends at {end}", self.seed);
+            let (seed, wanted) = (self.seed, self.nodes[id].wanted);
+            assert!(holders >= wanted, "seed {seed}: {holders} hold what ends at {end}");
             self.nodes[id].bound = self.nodes[id].bound.max(message.end());
             self.tell(&format!("{id} acknowledges up to {end}"));
             self.acknowledged.push(message);
