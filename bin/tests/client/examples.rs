@@ -15,6 +15,10 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("ordered", "order-18 shipped: queue "),
     ("batch", "1000 more messages are stored"),
     ("admin", "12 boxes"),
+    ("push", "all invoices are consumed"),
+    ("orderly", "all steps are done"),
+    ("pull", "20 messages pulled"),
+    ("stream", "the sum is 55"),
 ];
 /// RingMQ's broker does not have these yet; what it says then ends the program.
 const STOCK_ALONE: &[(&str, &str, &str)] = &[

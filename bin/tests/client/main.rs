@@ -5,6 +5,7 @@
 mod support;
 
 mod audit;
+mod consumers;
 mod examples;
 mod faults;
 mod link;

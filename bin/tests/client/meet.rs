@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ringmq_client::{Client, Result};
 
 use crate::support::{Broker, Options, Target, tempdir};
-use crate::{examples, runtime, scenes};
+use crate::{consumers, examples, runtime, scenes};
 
 /// What the scenes of one cluster need.
 pub(crate) struct Stage {
@@ -14,6 +14,7 @@ pub(crate) struct Stage {
     /// Broker groups by name, with their masters.
     pub(crate) brokers: Vec<(String, SocketAddr)>,
     pub(crate) cluster: String,
+    pub(crate) namesrv: SocketAddr,
 }
 
 fn meet(target: Target) {
@@ -31,13 +32,15 @@ fn meet(target: Target) {
         let client = Client::builder().name_server(broker.namesrv.to_string()).build()?;
         let info = client.admin().cluster_info().await?;
         let cluster = info.clusters.keys().next().cloned().expect("a cluster");
-        let stage = Stage { target, client, brokers, cluster };
+        let namesrv = broker.namesrv;
+        let stage = Stage { target, client, brokers, cluster, namesrv };
         scenes::administration(&stage).await?;
         scenes::sends(&stage).await?;
         scenes::first_send_makes_the_topic(&stage).await?;
         scenes::transactions(&stage).await?;
         scenes::requests(&stage).await?;
         scenes::connections(&stage).await?;
+        consumers::scenes::all(&stage).await?;
         stage.client.shutdown().await
     });
     done.unwrap();

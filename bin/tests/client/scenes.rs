@@ -20,12 +20,12 @@ const LONG: Duration = Duration::from_secs(20);
 const QUEUES: u32 = 4;
 
 impl Stage {
-    async fn topic(&self, name: &str) -> Result<()> {
+    pub(crate) async fn topic(&self, name: &str) -> Result<()> {
         let config = TopicConfig::new(name, QUEUES as i32);
         self.client.admin().create_topic(&self.cluster, &config).await
     }
 
-    async fn producer(&self, group: &str) -> Result<Producer> {
+    pub(crate) async fn producer(&self, group: &str) -> Result<Producer> {
         self.client.producer(group).send_timeout(LONG).start().await
     }
 
