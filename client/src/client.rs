@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) route_interval: Duration,
     pub(crate) default_queues: i32,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<crate::Tls>,
 }
 
 impl Config {
@@ -118,10 +120,18 @@ impl ClientBuilder {
         self
     }
 
+    /// Encrypts every connection, to name servers and brokers alike; none is unless set.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: crate::Tls) -> Self {
+        self.config.tls = Some(tls);
+        self
+    }
+
     /// The client. Nothing is sent yet; it connects with the first request.
     ///
     /// # Errors
-    /// [`Error::NoNameServer`]; [`Error::NoRuntime`] outside a tokio runtime; [`Error::Invalid`] for an address without a port.
+    /// [`Error::NoNameServer`]; [`Error::NoRuntime`] outside a tokio runtime; [`Error::Invalid`] for an address without a port, or TLS
+    /// settings that do not go together.
     pub fn build(mut self) -> Result<Client> {
         if self.config.name_servers.is_empty()
             && let Ok(addrs) = std::env::var(NAME_SERVERS_VARIABLE)
@@ -131,7 +141,7 @@ impl ClientBuilder {
         check_addrs(&self.config.name_servers)?;
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.config.ip = self.ip.unwrap_or_else(|| local_ip(&self.config.name_servers));
-        let instance = Instance::start(self.config, runtime);
+        let instance = Instance::start(self.config, runtime)?;
         Ok(Client { owner: Arc::new(Owner { instance }) })
     }
 }
@@ -180,6 +190,8 @@ impl Client {
             heartbeat_interval: Duration::from_secs(30),
             route_interval: Duration::from_secs(30),
             default_queues: 4,
+            #[cfg(feature = "tls")]
+            tls: None,
         };
         ClientBuilder { config, ip: None }
     }

@@ -72,10 +72,18 @@ impl fmt::Debug for Instance {
 
 impl Instance {
     /// Makes the shared part of a client and starts its tasks, which end with it.
-    pub(crate) fn start(config: Config, runtime: Handle) -> Arc<Instance> {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for settings of TLS that do not go together.
+    pub(crate) fn start(config: Config, runtime: Handle) -> Result<Arc<Instance>> {
+        #[cfg(feature = "tls")]
+        let tls = config.tls.as_ref().map(crate::Tls::connector).transpose()?;
         let instance = Arc::new_cyclic(|me: &Weak<Instance>| {
             let handler: Weak<dyn Handler> = me.clone();
-            let remoting = Arc::new(Remoting::new(config.limits, handler));
+            let remoting = Remoting::new(config.limits, handler);
+            #[cfg(feature = "tls")]
+            let remoting = remoting.with_tls(tls);
+            let remoting = Arc::new(remoting);
             let servers = NameServers::new(remoting.clone(), config.name_servers.clone());
             Instance {
                 client_id: config.client_id(),
@@ -97,7 +105,7 @@ impl Instance {
         // Tasks of their own, so that a slow name server delays no heartbeat.
         instance.every(route_interval, |instance| async move { instance.renew_routes().await });
         instance.every(heartbeat_interval, |instance| async move { instance.heartbeats_later() });
-        instance
+        Ok(instance)
     }
 
     /// Runs `work` in each period until the client ends.

@@ -82,6 +82,9 @@
 //!
 //! `lz4` and `zstd` (both on): compression of bodies, both ways. zlib is always there. Consumers written in Go and C++ read zlib only.
 //!
+//! `tls` (off): `ClientBuilder::tls` with a `Tls`, by rustls. Stock brokers and name servers take TLS on their ordinary port; RingMQ's
+//! do not yet.
+//!
 //! What happens is told to [`tracing`]: a span `send` with topic and id around each send, events at `debug` for what mends
 //! itself and at `warn` for what does not. Bodies are never logged.
 
@@ -127,5 +130,7 @@ pub use producer::{
     LatencyFault, Producer, ProducerBuilder, SendReceipt, SendStatus, TransactionProducer,
     TransactionProducerBuilder, TransactionReceipt, TransactionState,
 };
+#[cfg(feature = "tls")]
+pub use remoting::tls::Tls;
 pub use route::TopicRoute;
 pub use validate::{GROUP_CHARS_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX};

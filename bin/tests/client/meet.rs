@@ -41,6 +41,7 @@ fn meet(target: Target) {
         scenes::requests(&stage).await?;
         scenes::connections(&stage).await?;
         consumers::scenes::all(&stage).await?;
+        scenes::encryption(&stage, broker.namesrv).await?;
         stage.client.shutdown().await
     });
     done.unwrap();

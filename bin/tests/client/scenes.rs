@@ -1,6 +1,7 @@
 //! What the client does at a broker, kind by kind of request.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use ringmq_client::protocol::body::{SubscriptionGroupConfig, TopicConfig};
 use ringmq_client::protocol::code::response;
 use ringmq_client::{
-    Compression, Message, MessageQueue, Producer, PullRequest, PullStatus, QueryMessages,
-    ReceivedMessage, ResetOffsets, Result, SendReceipt, SendStatus, TransactionState,
+    Client, Compression, Message, MessageQueue, Producer, PullRequest, PullStatus, QueryMessages,
+    ReceivedMessage, ResetOffsets, Result, SendReceipt, SendStatus, Tls, TransactionState,
 };
 
 use crate::audit::{Load, audit};
@@ -357,4 +358,23 @@ pub(crate) async fn connections(stage: &Stage) -> Result<()> {
         assert!(broker.producer_connections("known").await.is_err());
     }
     Ok(())
+}
+
+/// Stock takes TLS on its ordinary ports, with a certificate of its own making; RingMQ does not take it yet.
+pub(crate) async fn encryption(stage: &Stage, namesrv: SocketAddr) -> Result<()> {
+    let builder = Client::builder().name_server(namesrv.to_string()).tls(Tls::unverified());
+    let client = builder
+        .call_timeout(if stage.is_ringmq() { Duration::from_secs(1) } else { LONG })
+        .build()?;
+    if stage.is_ringmq() {
+        let refused = client.renew_route("sends").await.unwrap_err();
+        assert!(refused.is_network() && refused.to_string().contains("TLS"), "{refused}");
+        return client.shutdown().await;
+    }
+    let producer = client.producer("secret").send_timeout(LONG).start().await?;
+    for body in ["one".to_owned(), "x".repeat(3000), "y".repeat(500_000)] {
+        let receipt = producer.send(Message::new("sends", body.clone())).await?;
+        assert!(stage.stored(&receipt).await?.body == body);
+    }
+    client.shutdown().await
 }

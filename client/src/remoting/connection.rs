@@ -22,9 +22,7 @@ use ringmq_net::command::{Command, RequestHead, encode_request};
 use ringmq_net::frame::{FRAME_BYTES_MAX, Peek, SerializeType, peek};
 use ringmq_net::header::{ExtValue, FLAG_ONEWAY, FLAG_RESPONSE, HeaderDecoder};
 use ringmq_net::language::{Language, VERSION};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -44,6 +42,15 @@ const GATHER_BYTES_MAX: usize = 8 * 1024;
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// Room that a read asks for at least.
 const READ_BYTES_MIN: usize = 16 * 1024;
+
+type Read = Box<dyn AsyncRead + Send + Unpin>;
+type Write = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Both directions of what was opened to a peer.
+pub(crate) struct Stream {
+    pub(crate) read: Read,
+    pub(crate) write: Write,
+}
 
 /// A whole frame on its way out.
 struct Frame {
@@ -81,15 +88,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Takes over a stream that was just connected.
+    /// Takes over a stream that was just opened.
     pub(crate) fn start(
         addr: Arc<str>,
-        stream: TcpStream,
+        stream: Stream,
         window: usize,
         idle: Duration,
         handler: Weak<dyn Handler>,
     ) -> Arc<Connection> {
-        let (read, write) = stream.into_split();
         let (out, frames) = mpsc::channel(OUT_FRAMES_MAX);
         let (stop, stopped) = watch::channel(false);
         let connection = Arc::new(Connection {
@@ -108,8 +114,8 @@ impl Connection {
             handler,
             idle,
         });
-        tokio::spawn(read_loop(connection.clone(), read, stopped.clone()));
-        tokio::spawn(write_loop(connection.clone(), write, frames, stopped));
+        tokio::spawn(read_loop(connection.clone(), stream.read, stopped.clone()));
+        tokio::spawn(write_loop(connection.clone(), stream.write, frames, stopped));
         connection
     }
 
@@ -325,11 +331,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn read_loop(
-    connection: Arc<Connection>,
-    mut half: OwnedReadHalf,
-    mut stop: watch::Receiver<bool>,
-) {
+async fn read_loop(connection: Arc<Connection>, mut half: Read, mut stop: watch::Receiver<bool>) {
     let mut buf = BytesMut::with_capacity(READ_BYTES_MIN);
     let mut decoder = HeaderDecoder::new();
     let why = loop {
@@ -384,7 +386,7 @@ fn take_frames(
 
 async fn write_loop(
     connection: Arc<Connection>,
-    mut half: OwnedWriteHalf,
+    mut half: Write,
     mut frames: mpsc::Receiver<Frame>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -414,7 +416,7 @@ async fn write_loop(
 }
 
 async fn write_batch(
-    half: &mut OwnedWriteHalf,
+    half: &mut Write,
     batch: &mut Vec<Frame>,
     gathered: &mut BytesMut,
 ) -> std::io::Result<()> {
@@ -429,5 +431,7 @@ async fn write_batch(
     }
     half.write_all_buf(gathered).await?;
     gathered.clear();
+    // TLS may hold back the end of what was written.
+    half.flush().await?;
     Ok(())
 }

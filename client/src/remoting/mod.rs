@@ -4,6 +4,8 @@
 //! pause fail at once, so that a sender turns to another broker without waiting. Host names are resolved anew at each connect.
 
 mod connection;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::deadline::deadline;
 use crate::error::{Error, Result};
-use connection::Connection;
+use connection::{Connection, Stream};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
@@ -83,11 +85,26 @@ pub(crate) struct Remoting {
     /// `None` once it is closed.
     slots: Mutex<Option<HashMap<String, Arc<Slot>>>>,
     handler: Weak<dyn Handler>,
+    #[cfg(feature = "tls")]
+    tls: Option<tls::Connector>,
 }
 
 impl Remoting {
     pub(crate) fn new(limits: Limits, handler: Weak<dyn Handler>) -> Remoting {
-        Remoting { limits, slots: Mutex::new(Some(HashMap::new())), handler }
+        Remoting {
+            limits,
+            slots: Mutex::new(Some(HashMap::new())),
+            handler,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// With TLS on every connection.
+    #[cfg(feature = "tls")]
+    pub(crate) fn with_tls(mut self, tls: Option<tls::Connector>) -> Remoting {
+        self.tls = tls;
+        self
     }
 
     fn slots(&self) -> MutexGuard<'_, Option<HashMap<String, Arc<Slot>>>> {
@@ -181,7 +198,7 @@ impl Remoting {
             return Err(error.clone());
         }
         let limit = deadline.min(crate::deadline::deadline(self.limits.connect));
-        let stream = match timeout_at(limit, TcpStream::connect(&*slot.addr)).await {
+        let stream = match timeout_at(limit, self.open(&slot.addr)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => return Err(slot.refuse(&mut backoff, e)),
             Err(_) => {
@@ -189,14 +206,24 @@ impl Remoting {
                 return Err(slot.refuse(&mut backoff, e));
             }
         };
-        let _ = stream.set_nodelay(true);
         self.adopt(&slot, stream, &mut backoff)
+    }
+
+    async fn open(&self, addr: &str) -> io::Result<Stream> {
+        let stream = TcpStream::connect(addr).await?;
+        let _ = stream.set_nodelay(true);
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.open(addr, stream).await;
+        }
+        let (read, write) = stream.into_split();
+        Ok(Stream { read: Box::new(read), write: Box::new(write) })
     }
 
     fn adopt(
         &self,
         slot: &Arc<Slot>,
-        stream: TcpStream,
+        stream: Stream,
         backoff: &mut Backoff,
     ) -> Result<Arc<Connection>> {
         let Limits { window, idle, .. } = self.limits;
