@@ -8,8 +8,9 @@ use std::time::Duration;
 use glommio::{Task, TaskQueueHandle};
 use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::code::request;
+use ringmq_net::ha_term_frame::Capabilities;
 use ringmq_replication::gate::SyncGate;
-use ringmq_replication::shell::master::{Master, MasterConfig};
+use ringmq_replication::shell::master::{Downstream, Master, MasterConfig};
 use ringmq_replication::shell::slave::{
     AckLevel, MasterKind, Slave, SlaveConfig, SlaveState, Start, Upstream,
 };
@@ -19,6 +20,8 @@ use ringmq_replication::term_store::TermStore;
 use super::Broker;
 use super::cut::CutNote;
 use super::metadata::{ask, port_below};
+use super::signal::Signal;
+use super::stream_metadata::Touched;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
 
 /// The key of GET_BROKER_RUNTIME_INFO that tells that a broker's HA port answers the hello: the hello's version.
@@ -28,6 +31,10 @@ const HELLO_KEY: &str = "ringmqHaHello";
 pub(super) struct Ha {
     /// Who wrote which part of the log.
     pub(super) terms: Rc<TermStore>,
+    /// What consumers have committed since slaves were last told.
+    pub(super) touched: Touched,
+    /// Raised when the master says that its tables have changed.
+    pub(super) tables_due: Signal,
     /// This start began with a cut.
     cut: Option<CutNote>,
     master: OnceCell<Rc<Master>>,
@@ -49,6 +56,8 @@ impl Ha {
     pub(super) fn new(terms: Rc<TermStore>, cut: Option<CutNote>) -> Self {
         Ha {
             terms,
+            touched: Touched::default(),
+            tables_due: Signal::default(),
             cut,
             master: OnceCell::new(),
             slave: OnceCell::new(),
@@ -91,6 +100,17 @@ impl Ha {
         self.master.get().map_or(0, |master| master.gate().borrow().replicated())
     }
 
+    /// The master's side of the HA port.
+    pub(super) fn master(&self) -> Option<&Rc<Master>> {
+        self.master.get()
+    }
+
+    /// Whether this slave's master sends metadata with its log.
+    pub(super) fn metadata_comes(&self) -> bool {
+        let granted = self.slave.get().and_then(|slave| slave.granted());
+        granted.is_some_and(|granted| granted.has(Capabilities::METADATA))
+    }
+
     /// Whether this slave's log agrees with its master's, as far as the master sends it something.
     pub(super) fn is_following(&self) -> bool {
         self.slave.get().is_some_and(|slave| slave.state() == SlaveState::Following)
@@ -130,19 +150,10 @@ impl Broker {
         };
         let wanted = usize::try_from(config.in_sync_replicas).unwrap_or(usize::MAX);
         let gate = SyncGate::new(wanted, config.fall_behind_bytes);
-        let broker = Rc::downgrade(self);
-        let on_acked = move || {
-            if let Some(broker) = Weak::upgrade(&broker)
-                && broker.config.role == Role::SyncMaster
-            {
-                broker.release_acks();
-                broker.flush_replies();
-                broker.progressed.raise();
-            }
-        };
+        let broker = BrokerOfSlaves(Rc::downgrade(self));
         let log = self.shard.log().clone();
         let terms = Rc::clone(&self.ha.terms);
-        let bound = Master::bind(master, log, self.shard.segment_bytes(), gate, terms, on_acked);
+        let bound = Master::bind(master, log, self.shard.segment_bytes(), gate, terms, broker);
         let master = bound.map_err(|error| {
             format!(
                 "cannot listen for slaves at {listen}: {error}; free the port or set broker.listen"
@@ -241,6 +252,25 @@ impl Broker {
     }
 }
 
+/// What this broker is to the slaves that follow it.
+struct BrokerOfSlaves(Weak<Broker>);
+
+impl Downstream for BrokerOfSlaves {
+    fn acked(&self) {
+        if let Some(broker) = self.0.upgrade()
+            && broker.config.role == Role::SyncMaster
+        {
+            broker.release_acks();
+            broker.flush_replies();
+            broker.progressed.raise();
+        }
+    }
+
+    fn metadata(&self) -> Vec<Vec<u8>> {
+        self.0.upgrade().map(|broker| broker.all_metadata()).unwrap_or_default()
+    }
+}
+
 /// How a slave asks for its master.
 struct MasterOfBroker(Rc<Broker>);
 
@@ -261,6 +291,10 @@ impl Upstream for MasterOfBroker {
             Ok(_) => MasterKind::Stock,
             Err(_) => MasterKind::Unknown,
         }
+    }
+
+    fn metadata(&self, body: &[u8]) {
+        self.0.take_metadata(body);
     }
 
     fn reopen(&self) {

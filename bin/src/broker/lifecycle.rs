@@ -308,6 +308,7 @@ impl Broker {
         } else {
             tasks.push(glommio::spawn_local(Rc::clone(self).deliver_delayed()));
             tasks.push(glommio::spawn_local(Rc::clone(self).save_delivery_again_and_again()));
+            tasks.push(glommio::spawn_local(Rc::clone(self).stream_metadata()));
         }
         tasks.extend(self.start_registrations());
         Ok(tasks)
@@ -465,6 +466,7 @@ impl Broker {
         self.many_released.raise();
         self.crowds.changed.raise();
         self.delay_arrived.raise();
+        self.ha.tables_due.raise();
     }
 }
 

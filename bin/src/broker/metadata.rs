@@ -1,11 +1,10 @@
 //! A slave's copy of its master's topics, groups and progress, by RocketMQ's requests and at its pace (stock 4.9.8): topics at the
-//! master's VIP port, the rest at its port, one after the other, each on its own.
+//! master's VIP port, the rest at its port, one after the other, each on its own. A RingMQ master says when there is something to ask for.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
-use ringmq_engine::state::{delay::DelayOffsets, groups, topics};
+use ringmq_engine::state::{groups, topics};
 use ringmq_net::client::Client;
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
@@ -14,6 +13,8 @@ use super::Broker;
 
 /// Before the first round (stock 4.9.8: 3 s), so that the name server has told of the master.
 const FIRST: Duration = Duration::from_millis(500);
+/// Between two rounds, whatever the master tells.
+const PAUSE: Duration = Duration::from_millis(100);
 /// One request to the master may take this long (stock 4.9.8).
 const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The VIP port is the client port less this.
@@ -26,7 +27,7 @@ impl Broker {
         let period = Duration::from_millis(self.config.ha.metadata_ms);
         let mut wait = FIRST.min(period);
         while !self.stopped() {
-            glommio::timer::sleep(wait).await;
+            self.ha.tables_due.wait_at_most(wait).await;
             let master = self.ha.master_addr().filter(|addr| *addr != self.config.told);
             let Some(addr) = master.filter(|_| self.ha.is_following()) else {
                 wait = FIRST.min(period);
@@ -34,13 +35,17 @@ impl Broker {
             };
             wait = period;
             self.copy_tables(&addr).await;
+            // Tables that change all the time are not asked for all the time.
+            glommio::timer::sleep(PAUSE.min(period)).await;
         }
     }
 
     async fn copy_tables(&self, addr: &str) {
+        // What comes with the log is newer than any answer.
+        let offsets = if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(addr).await };
         let outcomes = [
             ("topics", self.copy_topics(addr).await),
-            ("consumer offsets", self.copy_offsets(addr).await),
+            ("consumer offsets", offsets),
             ("delay offsets", self.copy_delay(addr).await),
             ("consumer groups", self.copy_groups(addr).await),
         ];
@@ -78,18 +83,12 @@ impl Broker {
 
     async fn copy_offsets(&self, addr: &str) -> Result<(), String> {
         let body = ask(addr, request::GET_ALL_CONSUMER_OFFSET).await?;
-        let table =
-            OffsetTable::from_json(&body, ENTRIES_MAX).map_err(|error| error.to_string())?;
-        self.offsets.borrow_mut().merge(&table).map_err(|error| error.to_string())
+        self.take_offsets(&body)
     }
 
-    /// To the file alone: it counts once this broker is a master.
     async fn copy_delay(&self, addr: &str) -> Result<(), String> {
         let body = ask(addr, request::GET_ALL_DELAY_OFFSET).await?;
-        let offsets = DelayOffsets::from_json(&body).map_err(|error| error.to_string())?;
-        self.saver.save(&self.paths.delay, offsets.to_file());
-        *self.delay_offsets.borrow_mut() = offsets;
-        Ok(())
+        self.take_delays(&body)
     }
 
     async fn copy_groups(&self, addr: &str) -> Result<(), String> {

@@ -66,6 +66,7 @@ mod signal;
 mod slow;
 mod stats;
 mod steps;
+mod stream_metadata;
 mod terms;
 mod tunables;
 

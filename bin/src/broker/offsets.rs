@@ -34,6 +34,7 @@ impl Broker {
         if let Err(error) = self.offsets.borrow_mut().commit(group, topic, queue_id, offset) {
             self.rare_log.warn("consumer offsets", &error);
         }
+        self.ha.touched.note(group, topic);
     }
 
     /// Forgets progress on a topic that is made now, where it lies beyond the topic's messages: it is that of a former topic of the

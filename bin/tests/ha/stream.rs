@@ -64,6 +64,51 @@ fn call(pair: &Pair, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Reply {
     conn.call(code, ext, body).expect("a reply")
 }
 
+/// Tables are asked for every ten minutes here: what comes sooner comes with the log.
+const RARELY: &str =
+    "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 600000\nstart = \"oldest\"\n";
+
+#[test]
+fn what_was_committed_and_made_just_before_the_masters_death_is_at_its_slave() {
+    let dir = tempdir("ha-metadata-stream");
+    let mut pair = Pair::start(dir.path(), "async-master", RARELY, Options::default());
+    await_text(pair.slave.address(0), "ringmqHaState", |state| state == "following");
+    // The first round is over: from here on nothing is asked for by time.
+    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    pair.master.create_topic(TOPIC, QUEUES);
+    await_topic(&pair);
+    let commit = |pair: &Pair, offset: u64| {
+        let offset = offset.to_string();
+        let progress = [
+            ("consumerGroup", "readers"),
+            ("topic", TOPIC),
+            ("queueId", "2"),
+            ("commitOffset", offset.as_str()),
+        ];
+        let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
+        assert_eq!(done.code, 0);
+    };
+    let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "2")];
+    let reached = |pair: &Pair, offset: u64| {
+        let progress = call(pair, code::QUERY_CONSUMER_OFFSET, &asked, &[]);
+        (progress.code == 0 && progress.number("offset") == offset as i64).then_some(())
+    };
+    for offset in [5, 700, 20] {
+        commit(&pair, offset);
+        assert!(eventually(CAUGHT_UP_MAX, || reached(&pair, offset)).is_some(), "{offset}");
+    }
+    pair.master.sigkill();
+    assert!(reached(&pair, 20).is_some());
+    // A slave that comes later gets what was committed before.
+    pair.slave.sigkill();
+    std::fs::remove_dir_all(pair.slave.store_dir()).expect("the slave's disk is lost");
+    pair.master.start();
+    commit(&pair, 33);
+    pair.slave.start();
+    assert!(eventually(CAUGHT_UP_MAX, || reached(&pair, 33)).is_some());
+}
+
 #[test]
 fn a_slave_refuses_messages_and_changes_and_takes_over_progress_and_groups() {
     let dir = tempdir("ha-metadata");

@@ -16,6 +16,8 @@ use crate::terms::TermList;
 
 /// Questions for CRCs that wait; a slave asks one at a time.
 const QUERIES_MAX: usize = 16;
+/// Pieces of metadata that wait in a session; more stay with the shell.
+const METADATA_WAITING_MAX: usize = 4;
 /// Bytes of a frame's CRC before its head.
 const FRAME_CRC_BYTES: usize = 12;
 
@@ -152,7 +154,7 @@ pub struct MasterSession {
     output: VecDeque<Vec<u8>>,
     events: VecDeque<MasterAction>,
     queries: VecDeque<(u64, u32)>,
-    metadata: Option<Vec<u8>>,
+    metadata: VecDeque<Vec<u8>>,
     /// A CRC is being computed.
     asked: bool,
     writing: bool,
@@ -178,7 +180,7 @@ impl MasterSession {
             output: VecDeque::new(),
             events: VecDeque::new(),
             queries: VecDeque::new(),
-            metadata: None,
+            metadata: VecDeque::new(),
             asked: false,
             writing: false,
             acked: 0,
@@ -220,19 +222,22 @@ impl MasterSession {
         self.reports
     }
 
-    /// Whether it takes metadata now.
+    /// Whether it takes metadata at all, now that its log is found to agree.
     pub fn takes_metadata(&self) -> bool {
         self.granted.has(Capabilities::METADATA) && self.state == PeerState::Streaming
     }
 
-    /// Metadata for the slave, in the place of what is not on its way yet: hand over all of it each time. Whether it is taken.
-    pub fn metadata(&mut self, body: &[u8]) -> bool {
-        if !self.takes_metadata() {
-            return false;
+    /// Whether it takes metadata now.
+    pub fn has_room_for_metadata(&self) -> bool {
+        self.takes_metadata() && self.metadata.len() < METADATA_WAITING_MAX
+    }
+
+    /// Metadata for the slave: goes before what is not on its way yet of the log, after what was given before. Without room, or larger
+    /// than a frame may be, it is dropped.
+    pub fn metadata(&mut self, body: &[u8]) {
+        if let Some(frame) = wire::encode_metadata(body).filter(|_| self.has_room_for_metadata()) {
+            self.metadata.push_back(frame);
         }
-        let Some(frame) = wire::encode_metadata(body) else { return false };
-        self.metadata = Some(frame);
-        true
     }
 
     /// Bytes came from the slave.
@@ -354,7 +359,7 @@ impl MasterSession {
         }
         self.input = Vec::new();
         self.queries.clear();
-        self.metadata = None;
+        self.metadata.clear();
         self.events.push_back(MasterAction::Withhold);
         self.enter(PeerState::Refused(why));
     }
@@ -403,7 +408,7 @@ impl MasterSession {
         if self.writing {
             return None;
         }
-        if let Some(bytes) = self.output.pop_front().or_else(|| self.metadata.take()) {
+        if let Some(bytes) = self.output.pop_front().or_else(|| self.metadata.pop_front()) {
             self.writing = true;
             return Some(MasterAction::Send(bytes));
         }

@@ -4,13 +4,14 @@
 //! The next slice is taken when the former is sent: a slow or stopped slave holds one, and delays nobody.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_lite::io::AsyncRead;
@@ -34,6 +35,8 @@ pub use crate::pair::PeerState;
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Connections that may be open at once; further ones are closed. Slaves are few.
 const PEERS_MAX: usize = 64;
+/// Pieces of metadata that wait for a slave that does not take them.
+const METADATA_WAITING_MAX: usize = 256;
 /// Room for reports: what a slave sends while one frame is on its way to it.
 const REPORTS_BYTES: usize = 4096;
 
@@ -46,6 +49,14 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// Most bytes of a frame's body to a stock slave, which takes up to 4 MiB less 12 (stock default: 32 KiB).
     pub batch_bytes: u32,
+}
+
+/// What a master asks of its broker, and tells it.
+pub trait Downstream {
+    /// More is replicated, or a slave has come or gone.
+    fn acked(&self);
+    /// All metadata, in pieces: what a slave that takes it gets first, and again when it has missed something.
+    fn metadata(&self) -> Vec<Vec<u8>>;
 }
 
 /// One connected slave.
@@ -61,6 +72,11 @@ pub struct Peer {
     reports: Cell<u64>,
     slave: Cell<Option<i64>>,
     granted: Cell<Option<Capabilities>>,
+    /// Metadata that its session has no room for yet.
+    metadata: RefCell<VecDeque<Rc<[u8]>>>,
+    /// It has to get all metadata.
+    missed: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
 }
 
 impl Peer {
@@ -99,6 +115,11 @@ impl Peer {
         self.granted.get()
     }
 
+    fn takes_metadata(&self) -> bool {
+        let granted = self.granted.get().is_some_and(|all| all.has(Capabilities::METADATA));
+        granted && *self.state.borrow() == PeerState::Streaming
+    }
+
     /// How long it has not held all that was visible; zero while it does.
     pub fn lag(&self, visible: u64) -> Duration {
         if self.acked.get() >= visible { Duration::ZERO } else { self.caught_up.get().elapsed() }
@@ -115,7 +136,7 @@ pub struct Master {
     peers: RefCell<Vec<Rc<Peer>>>,
     listener: Cell<RawFd>,
     stopping: Cell<bool>,
-    on_acked: Box<dyn Fn()>,
+    broker: Box<dyn Downstream>,
 }
 
 /// Why a connection ended.
@@ -142,7 +163,7 @@ enum Woke {
 }
 
 impl Master {
-    /// Opens the HA port. `on_acked` is called when more is replicated, and when a slave has come or gone.
+    /// Opens the HA port.
     ///
     /// # Errors
     /// The operating system's reason for not listening there.
@@ -152,7 +173,7 @@ impl Master {
         segment: u64,
         gate: SyncGate,
         terms: Rc<TermStore>,
-        on_acked: impl Fn() + 'static,
+        broker: impl Downstream + 'static,
     ) -> io::Result<Rc<Master>> {
         let domain = if config.listen.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
@@ -171,7 +192,7 @@ impl Master {
             peers: RefCell::default(),
             listener: Cell::new(socket.as_raw_fd()),
             stopping: Cell::new(false),
-            on_acked: Box::new(on_acked),
+            broker: Box::new(broker),
         });
         // SAFETY: the descriptor is open and ownership passes to the listener.
         let listener = unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) };
@@ -193,6 +214,29 @@ impl Master {
     /// How far the slaves are.
     pub fn gate(&self) -> &RefCell<SyncGate> {
         &self.gate
+    }
+
+    /// Whether a slave is there that takes metadata with the log.
+    pub fn metadata_is_taken(&self) -> bool {
+        self.peers.borrow().iter().any(|peer| peer.takes_metadata())
+    }
+
+    /// Sends metadata to every slave that takes it with the log. One that is too far behind is told to ask for all of it instead.
+    pub fn tell(&self, body: &[u8]) {
+        let body: Rc<[u8]> = body.into();
+        for peer in self.peers.borrow().iter().filter(|peer| peer.takes_metadata()) {
+            let mut waiting = peer.metadata.borrow_mut();
+            if waiting.len() >= METADATA_WAITING_MAX {
+                // One after the other is too much for it: all of it once, when it takes something again.
+                waiting.clear();
+                peer.missed.set(true);
+            } else if !peer.missed.get() {
+                waiting.push_back(Rc::clone(&body));
+            }
+            if let Some(waker) = peer.waker.take() {
+                waker.wake();
+            }
+        }
     }
 
     /// The connected slaves.
@@ -236,6 +280,9 @@ impl Master {
             reports: Cell::new(0),
             slave: Cell::new(None),
             granted: Cell::new(None),
+            metadata: RefCell::default(),
+            missed: Cell::new(false),
+            waker: RefCell::default(),
         });
         self.peers.borrow_mut().push(Rc::clone(&peer));
         tracing::info!(slave = %addr, "a slave has connected");
@@ -252,7 +299,7 @@ impl Master {
         {
             tracing::warn!(slave = %peer.addr, acked = peer.acked(), "a slave's connection has ended: {why}");
         }
-        (self.on_acked)();
+        self.broker.acked();
     }
 
     async fn talk(&self, stream: &mut TcpStream, peer: &Peer) -> Result<(), End> {
@@ -271,7 +318,15 @@ impl Master {
             }
             let mut changed = pin!(self.log.changed());
             self.act(&mut session, peer, &mut out, began).await?;
+            if self.pass_metadata(&mut session, peer) {
+                continue;
+            }
             let woke = poll_fn(|cx| {
+                *peer.waker.borrow_mut() = Some(cx.waker().clone());
+                let waits = peer.missed.get() || !peer.metadata.borrow().is_empty();
+                if waits && session.has_room_for_metadata() {
+                    return Poll::Ready(Ok(Woke::Changed));
+                }
                 match Pin::new(&mut *stream).poll_read(cx, &mut reports) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
                     Poll::Ready(Ok(len)) => return Poll::Ready(Ok(Woke::Received(len))),
@@ -306,6 +361,21 @@ impl Master {
         }
     }
 
+    /// Gives the session what metadata it has room for. Whether that was some.
+    fn pass_metadata(&self, session: &mut MasterSession, peer: &Peer) -> bool {
+        let mut some = false;
+        while session.has_room_for_metadata() {
+            let mut waiting = peer.metadata.borrow_mut();
+            if waiting.is_empty() && peer.missed.take() {
+                waiting.extend(self.broker.metadata().into_iter().map(Rc::from));
+            }
+            let Some(body) = waiting.pop_front() else { break };
+            session.metadata(&body);
+            some = true;
+        }
+        some
+    }
+
     /// Does what the session wants, until it wants nothing more.
     async fn act(
         &self,
@@ -337,11 +407,11 @@ impl Master {
                 }
                 Some(MasterAction::Withhold) => {
                     self.gate.borrow_mut().withhold(peer.id);
-                    (self.on_acked)();
+                    self.broker.acked();
                 }
                 Some(MasterAction::Admit(slave)) => {
                     self.gate.borrow_mut().admit(peer.id, slave);
-                    (self.on_acked)();
+                    self.broker.acked();
                 }
                 Some(MasterAction::Acked(offset)) => self.acked(peer, offset),
                 Some(MasterAction::State(state)) => self.note(peer, session, state),
@@ -367,7 +437,7 @@ impl Master {
             peer.caught_up.set(Instant::now());
         }
         if self.gate.borrow_mut().acked(peer.id, offset) {
-            (self.on_acked)();
+            self.broker.acked();
         }
     }
 
@@ -387,7 +457,11 @@ impl Master {
             }
             PeerState::Waiting | PeerState::Aligning => {}
         }
+        let begins = state == PeerState::Streaming;
         *peer.state.borrow_mut() = state;
+        if begins && session.takes_metadata() {
+            peer.missed.set(true);
+        }
     }
 }
 

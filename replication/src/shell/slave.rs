@@ -82,6 +82,8 @@ pub trait Upstream {
     fn kind(&self, ha_addr: &str) -> impl Future<Output = MasterKind>;
     /// First and last physical offset of its log, asked the same way.
     fn log_range(&self) -> impl Future<Output = Result<(u64, u64), String>>;
+    /// Metadata came with the master's log.
+    fn metadata(&self, body: &[u8]);
     /// The log is to be cut when the store is opened next: open it anew, soon.
     fn reopen(&self);
 }
@@ -381,7 +383,7 @@ impl Slave {
                     self.connections.set(self.connections.get() + 1);
                     // A delayed report would delay sends; not worth more than a slow connection.
                     let _ = stream.set_nodelay(true);
-                    return self.talk(&mut stream, addr, speech).await;
+                    return self.talk(&mut stream, addr, speech, upstream).await;
                 }
                 Err(glommio::GlommioError::IoError(error)) => last = error.into(),
                 Err(other) => last = io::Error::other(other.to_string()).into(),
@@ -477,14 +479,21 @@ impl Slave {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let all = Capabilities::FRAME_CRC.with(Capabilities::LARGE_FRAMES);
+        let all =
+            Capabilities::FRAME_CRC.with(Capabilities::LARGE_FRAMES).with(Capabilities::METADATA);
         match self.config.ack {
             AckLevel::Write => all,
             AckLevel::Sync => all.with(Capabilities::SYNC_ACKS),
         }
     }
 
-    async fn talk(&self, stream: &mut TcpStream, addr: &str, speech: Speech) -> Result<(), End> {
+    async fn talk(
+        &self,
+        stream: &mut TcpStream,
+        addr: &str,
+        speech: Speech,
+        upstream: &impl Upstream,
+    ) -> Result<(), End> {
         let timing = self.config.timing;
         let config = crate::pair::SlaveConfig {
             timing,
@@ -513,7 +522,7 @@ impl Slave {
             if self.config.ack == AckLevel::Sync && log.durable() < log.written() {
                 log.request_flush();
             }
-            self.act(&mut talk, addr).await?;
+            self.act(&mut talk, addr, upstream).await?;
             let woke = poll_fn(|cx| self.poll(&mut talk, stream, changed.as_mut(), &mut tick, cx));
             match woke.await? {
                 Woke::Received(len) => {
@@ -531,7 +540,7 @@ impl Slave {
     }
 
     /// Does what the session wants and reads what has come, until neither leads on.
-    async fn act(&self, talk: &mut Talk, addr: &str) -> Result<(), End> {
+    async fn act(&self, talk: &mut Talk, addr: &str, upstream: &impl Upstream) -> Result<(), End> {
         loop {
             let now = talk.now();
             let action = talk.session.next(now, &self.view(&self.terms.list()))?;
@@ -564,7 +573,7 @@ impl Slave {
                     self.note(SlaveState::Following);
                 }
                 None => {
-                    if !self.read_on(talk).await? {
+                    if !self.read_on(talk, upstream).await? {
                         break;
                     }
                 }
@@ -584,7 +593,7 @@ impl Slave {
     }
 
     /// Goes on with what has come. Whether that was something.
-    async fn read_on(&self, talk: &mut Talk) -> Result<bool, End> {
+    async fn read_on(&self, talk: &mut Talk, upstream: &impl Upstream) -> Result<bool, End> {
         match talk.next {
             Next::Whole(body) if talk.body.len() == body.len => {
                 // Before it is in the log: what is not what was sent never gets there.
@@ -599,13 +608,13 @@ impl Slave {
                 talk.next = Next::Wait;
                 Ok(true)
             }
-            Next::Wait => self.parse(talk).await,
-            Next::Frame { need } if talk.frame.len() == need => self.parse(talk).await,
+            Next::Wait => self.parse(talk, upstream).await,
+            Next::Frame { need } if talk.frame.len() == need => self.parse(talk, upstream).await,
             Next::Frame { .. } | Next::Tail { .. } | Next::Whole(_) => Ok(false),
         }
     }
 
-    async fn parse(&self, talk: &mut Talk) -> Result<bool, End> {
+    async fn parse(&self, talk: &mut Talk, upstream: &impl Upstream) -> Result<bool, End> {
         let now = talk.now();
         let (body, head) = {
             let terms = self.terms.list();
@@ -619,7 +628,13 @@ impl Slave {
                     talk.next = Next::Wait;
                     return Ok(false);
                 }
-                Parsed::Consumed(len) | Parsed::Metadata(_, len) => {
+                Parsed::Metadata(body, len) => {
+                    upstream.metadata(body);
+                    talk.frame.drain(..len.min(talk.frame.len()));
+                    talk.next = Next::Wait;
+                    return Ok(true);
+                }
+                Parsed::Consumed(len) => {
                     talk.frame.drain(..len.min(talk.frame.len()));
                     talk.next = Next::Wait;
                     return Ok(true);

@@ -120,6 +120,7 @@ impl Broker {
             }
             let cloned = self.offsets.borrow_mut().clone_group(from, to, &topic);
             cloned.map_err(|error| Refusal::new(response::SYSTEM_ERROR, error.to_string()))?;
+            self.ha.touched.note(to, &topic);
         }
         self.reply_done(conn, view);
         Ok(())

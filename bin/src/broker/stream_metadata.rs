@@ -1,0 +1,189 @@
+//! Metadata beside the log: what consumers commit at a RingMQ master is at its RingMQ slaves within milliseconds, and other tables are asked
+//! for when they change instead of when it is time.
+//!
+//! ```text
+//!  1 offsets    all of them in pieces first, then what was committed since, each as the answer of request 43
+//!  2 ask        topics or groups have changed: ask for the tables
+//!  3 delays     the progress of delayed delivery, as the answer of request 45
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringmq_engine::state::delay::DelayOffsets;
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, QueueOffsets};
+
+use super::Broker;
+
+const OFFSETS: u8 = 1;
+const ASK: u8 = 2;
+const DELAYS: u8 = 3;
+
+/// How often what has gathered is sent: what a consumer committed before its master's death is older than this on the slave.
+const TELL_EVERY: Duration = Duration::from_millis(20);
+/// The same for the progress of delayed delivery, in rounds of the former: a slave writes a file each time.
+const DELAY_ROUNDS: u64 = 50;
+/// (group, topic) pairs of one round; beyond it slaves get all of the table.
+const TOUCHED_MAX: usize = 10_000;
+/// (group, topic) pairs of a piece.
+const PIECE: usize = 1_000;
+
+/// What consumers have committed since slaves were last told. Costs nothing while no slave listens.
+#[derive(Default)]
+pub(super) struct Touched {
+    listened: Cell<bool>,
+    pairs: Cell<usize>,
+    groups: RefCell<HashMap<String, HashSet<String>>>,
+}
+
+impl Touched {
+    /// A group has committed an offset on a topic.
+    pub(super) fn note(&self, group: &str, topic: &str) {
+        if !self.listened.get() || self.pairs.get() > TOUCHED_MAX {
+            return;
+        }
+        let mut groups = self.groups.borrow_mut();
+        if groups.get(group).is_some_and(|topics| topics.contains(topic)) {
+            return;
+        }
+        groups.entry(group.to_owned()).or_default().insert(topic.to_owned());
+        self.pairs.set(self.pairs.get() + 1);
+    }
+
+    /// Whether slaves listen from now on; what was noted until then, or nothing if it was too much to be told.
+    fn take(&self, listened: bool) -> Option<HashMap<String, HashSet<String>>> {
+        self.listened.set(listened);
+        let groups = self.groups.take();
+        (self.pairs.take() <= TOUCHED_MAX).then_some(groups)
+    }
+}
+
+impl Broker {
+    /// A master's side: tells slaves what has changed, until the broker stops.
+    pub(super) async fn stream_metadata(self: Rc<Self>) {
+        let mut told = (self.topics.borrow().version(), self.groups.borrow().version());
+        let mut delays = Vec::new();
+        for round in 1u64.. {
+            glommio::timer::sleep(TELL_EVERY).await;
+            if self.stopped() {
+                return;
+            }
+            let Some(master) = self.ha.master() else { continue };
+            let listened = master.metadata_is_taken();
+            let touched = self.ha.touched.take(listened);
+            if !listened {
+                continue;
+            }
+            let now = (self.topics.borrow().version(), self.groups.borrow().version());
+            if now != told {
+                told = now;
+                master.tell(&[ASK]);
+            }
+            let pieces = match touched {
+                Some(touched) => self.offsets_of(&touched),
+                None => self.all_offsets(),
+            };
+            pieces.iter().for_each(|piece| master.tell(piece));
+            if round.is_multiple_of(DELAY_ROUNDS) {
+                let now = self.delay_offsets.borrow().to_json();
+                if now != delays {
+                    master.tell(&[&[DELAYS], now.as_slice()].concat());
+                    delays = now;
+                }
+            }
+        }
+    }
+
+    /// What a slave gets first.
+    pub(super) fn all_metadata(&self) -> Vec<Vec<u8>> {
+        let mut pieces = self.all_offsets();
+        pieces.push([&[DELAYS], self.delay_offsets.borrow().to_json().as_slice()].concat());
+        pieces.push(vec![ASK]);
+        pieces
+    }
+
+    fn all_offsets(&self) -> Vec<Vec<u8>> {
+        pieces(self.offsets.borrow().iter())
+    }
+
+    fn offsets_of(&self, touched: &HashMap<String, HashSet<String>>) -> Vec<Vec<u8>> {
+        let offsets = self.offsets.borrow();
+        let pairs =
+            touched.iter().flat_map(|(group, topics)| topics.iter().map(move |t| (group, t)));
+        pieces(pairs.filter_map(|(group, topic)| {
+            Some((group.as_str(), topic.as_str(), offsets.queues(group, topic)?))
+        }))
+    }
+
+    /// A slave's side: metadata came with the log.
+    pub(super) fn take_metadata(&self, body: &[u8]) {
+        let Some((kind, body)) = body.split_first() else { return };
+        let taken = match *kind {
+            OFFSETS => self.take_offsets(body),
+            ASK => {
+                self.ha.tables_due.raise();
+                Ok(())
+            }
+            DELAYS => self.take_delays(body),
+            // Of a later version.
+            _ => Ok(()),
+        };
+        if let Err(why) = taken {
+            self.rare_log.warn("taking over the master's tables, trying on", &why);
+        }
+    }
+
+    pub(super) fn take_offsets(&self, body: &[u8]) -> Result<(), String> {
+        let table = OffsetTable::from_json(body, ENTRIES_MAX).map_err(|error| error.to_string())?;
+        self.offsets.borrow_mut().merge(&table).map_err(|error| error.to_string())
+    }
+
+    /// To the file alone: it counts once this broker is a master.
+    pub(super) fn take_delays(&self, body: &[u8]) -> Result<(), String> {
+        let offsets = DelayOffsets::from_json(body).map_err(|error| error.to_string())?;
+        self.saver.save(&self.paths.delay, offsets.to_file());
+        *self.delay_offsets.borrow_mut() = offsets;
+        Ok(())
+    }
+}
+
+/// Progress of groups on topics, some at a time.
+fn pieces<'a>(all: impl Iterator<Item = (&'a str, &'a str, &'a QueueOffsets)>) -> Vec<Vec<u8>> {
+    let mut pieces = Vec::new();
+    let mut all = all.peekable();
+    while all.peek().is_some() {
+        let mut part = OffsetTable::new(ENTRIES_MAX);
+        for (group, topic, queues) in all.by_ref().take(PIECE) {
+            for (queue, offset) in queues.iter() {
+                // A part of a table that was not full is not full.
+                let _ = part.commit(group, topic, queue, offset);
+            }
+        }
+        pieces.push([&[OFFSETS], part.to_json().as_slice()].concat());
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_committed_is_told_once_and_too_much_of_it_not_at_all() {
+        let touched = Touched::default();
+        touched.note("g", "t");
+        assert_eq!(touched.take(true), Some(HashMap::new()), "nobody listened");
+        for _ in 0..3 {
+            touched.note("g", "t");
+        }
+        touched.note("g", "u");
+        let pairs = touched.take(true).expect("few pairs");
+        assert_eq!(pairs["g"].len(), 2);
+        assert_eq!(touched.take(true), Some(HashMap::new()));
+        (0..=TOUCHED_MAX).for_each(|n| touched.note("g", &n.to_string()));
+        assert_eq!(touched.take(true), None);
+        assert_eq!(touched.take(true), Some(HashMap::new()));
+    }
+}
