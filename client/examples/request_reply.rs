@@ -1,45 +1,44 @@
-//! A request and the reply to it. One program plays both parts: it asks, takes the request from its queue, and answers.
+//! A request and the reply to it: a producer asks, whoever consumes the topic answers. One program plays both parts here.
 
 use std::time::Duration;
 
-use ringmq_client::{Client, Message, PullRequest, ReceivedMessage, Result};
+use ringmq_client::protocol::body::TopicConfig;
+use ringmq_client::{Client, ConsumeFrom, Message};
 
-/// The next request of the topic: whatever consumes may reply.
-async fn take_request(client: &Client, topic: &str) -> Result<ReceivedMessage> {
-    loop {
-        for queue in &client.renew_route(topic).await?.readable {
-            let group = client.broker_group(&queue.broker_name);
-            let Some(master) = group.get(&0) else { continue };
-            let broker = client.broker(master);
-            let offset = broker.consumer_offset("answerers", queue).await?.unwrap_or(0);
-            let mut pull = PullRequest::new("answerers", queue.clone(), offset);
-            pull.hold = Duration::ZERO;
-            let found = broker.pull(&pull).await?.messages;
-            if let Some(message) = found.into_iter().find(ReceivedMessage::is_request) {
-                let next = message.queue_offset + 1;
-                broker.update_consumer_offset("answerers", queue, next).await?;
-                return Ok(message);
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
+const TOPIC: &str = "questions";
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ringmq_client::Result<()> {
     let client = Client::builder().build()?;
-    let producer = client.producer("askers").start().await?;
-    let asking = producer.request(Message::new("questions", "6 x 7?"), Duration::from_secs(10));
-    let answering = async {
-        // The first request makes the topic.
-        while client.renew_route("questions").await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let request = take_request(&client, "questions").await?;
-        println!("asked: {}", String::from_utf8_lossy(&request.body));
-        producer.send(Message::reply_to(&request, "42")?).await
-    };
-    let (reply, _) = tokio::try_join!(asking, answering)?;
+    let admin = client.admin();
+    for cluster in admin.cluster_info().await?.clusters.keys() {
+        admin.create_topic(cluster, &TopicConfig::new(TOPIC, 4)).await?;
+    }
+
+    let replies = client.producer("answerers").start().await?;
+    let consumer = client
+        .consumer("answerers")
+        .subscribe(TOPIC, "*")
+        .consume_from(ConsumeFrom::First)
+        .start(move |request| {
+            let replies = replies.clone();
+            async move {
+                println!("asked: {}", String::from_utf8_lossy(&request.body));
+                // A question whose asker has gone is not worth a retry.
+                match Message::reply_to(&request, "42") {
+                    Ok(reply) => match replies.send(reply).await {
+                        Ok(_) => println!("replied"),
+                        Err(error) => println!("the reply was not sent: {error}"),
+                    },
+                    Err(error) => println!("no request: {error}"),
+                }
+            }
+        })
+        .await?;
+
+    let asker = client.producer("askers").start().await?;
+    let reply = asker.request(Message::new(TOPIC, "6 x 7?"), Duration::from_secs(5)).await?;
     println!("answered: {}", String::from_utf8_lossy(&reply.body));
+    consumer.shutdown().await?;
     client.shutdown().await
 }
