@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin::AdminArgs;
 use crate::config::{Durability, LogFormat, Role};
 use crate::quick::{SendArgs, TailArgs};
 
@@ -42,6 +43,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Look at the log of a store, offline; also of a stock broker's.
     Log(LogArgs),
+    /// Ask running brokers how they are.
+    Admin(AdminArgs),
 }
 
 /// Flags of every subcommand that reads the configuration.

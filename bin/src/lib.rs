@@ -4,6 +4,7 @@
 //! [`logging`] takes log lines off the reactors, [`preflight`] checks what the machine offers, [`reactor`] starts one executor per
 //! shard with the metronome and the stall recorder beside them, and [`signals`] asks them to stop. [`process`] is that order in code.
 
+pub mod admin;
 pub mod broker;
 pub mod check;
 pub mod cli;

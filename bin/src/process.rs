@@ -10,6 +10,7 @@ use clap::Parser;
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::admin;
 use crate::broker;
 use crate::check;
 use crate::cli::{Cli, Command};
@@ -51,7 +52,7 @@ pub enum ProcessError {
     /// A reactor did not start, or its work failed.
     #[error(transparent)]
     Reactor(#[from] ReactorError),
-    /// `send` or `tail` ended.
+    /// `send`, `tail` or `admin` ended.
     #[error(transparent)]
     Quick(#[from] quick::QuickError),
 }
@@ -87,6 +88,7 @@ fn run(command: Command) -> Result<ExitCode, ProcessError> {
     let (settings, print_config) = match command {
         Command::Check(args) => return Ok(check::run(&args)?),
         Command::Log(args) => return Ok(log_tool::run(&args)?),
+        Command::Admin(args) => return Ok(admin::run(&args)?),
         Command::Send(args) => {
             quick::send(&args)?;
             return Ok(ExitCode::SUCCESS);

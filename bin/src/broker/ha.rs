@@ -10,7 +10,7 @@ use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::code::request;
 use ringmq_net::ha_term_frame::Capabilities;
 use ringmq_replication::gate::SyncGate;
-use ringmq_replication::shell::master::{Downstream, Master, MasterConfig};
+use ringmq_replication::shell::master::{Downstream, Master, MasterConfig, Peer, PeerState};
 use ringmq_replication::shell::slave::{
     AckLevel, MasterKind, Slave, SlaveConfig, SlaveState, Start, Upstream,
 };
@@ -23,6 +23,7 @@ use super::metadata::{ask, port_below};
 use super::signal::Signal;
 use super::stream_metadata::Touched;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
+use crate::metrics::{FollowerCounts, ShardSnapshot, SlaveCounts};
 
 /// The key of GET_BROKER_RUNTIME_INFO that tells that a broker's HA port answers the hello: the hello's version.
 const HELLO_KEY: &str = "ringmqHaHello";
@@ -196,6 +197,27 @@ impl Broker {
             glommio::spawn_local_into(slave.dispatch(), serving)?,
             glommio::spawn_local(Rc::clone(self).follow_metadata()),
         ])
+    }
+
+    /// The same in numbers.
+    pub(super) fn add_ha(&self, snapshot: &mut ShardSnapshot) {
+        let log = self.shard.log();
+        let visible = log.visible();
+        snapshot.replicated_offset = self.ha.replicated();
+        if let Some(master) = self.ha.master.get() {
+            let counts = |peer: &Rc<Peer>| SlaveCounts {
+                addr: peer.addr().to_string(),
+                streaming: peer.state() == PeerState::Streaming,
+                lag_bytes: visible.saturating_sub(peer.acked()),
+                lag_seconds: peer.lag(visible).as_secs_f64(),
+            };
+            snapshot.slaves = master.peers().iter().map(counts).collect();
+        }
+        snapshot.follower = self.ha.slave.get().map(|slave| FollowerCounts {
+            following: slave.state() == SlaveState::Following,
+            lag_bytes: slave.master_end().saturating_sub(log.appended()),
+            received_bytes: slave.received(),
+        });
     }
 
     /// What this shard's replication is doing, under keys of GET_BROKER_RUNTIME_INFO.

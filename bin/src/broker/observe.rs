@@ -76,6 +76,7 @@ impl Broker {
             unclean: self.opening.unclean,
             ..ShardSnapshot::default()
         };
+        self.add_ha(&mut snapshot);
         self.add_meters(&mut snapshot);
         self.add_log(&mut snapshot);
         snapshot

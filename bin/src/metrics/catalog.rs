@@ -482,6 +482,72 @@ pub static CATALOG: &[Family] = &[
             }
         }
     ),
+    // ---- replication ----
+    one!(gauge, "ringmq_ha_slaves", "Slaves that are connected and get the log.", |numbers| {
+        numbers.slaves.iter().filter(|slave| slave.streaming).count() as f64
+    }),
+    one!(
+        gauge,
+        "ringmq_ha_slaves_refused",
+        "Slaves that are connected and get nothing: they have not reported yet, or their log does not fit.",
+        |numbers| numbers.slaves.iter().filter(|slave| !slave.streaming).count() as f64
+    ),
+    one!(
+        gauge,
+        "ringmq_ha_replicated_offset_bytes",
+        "Physical offset up to which ha.in_sync_replicas slaves hold the log.",
+        |numbers| numbers.replicated_offset as f64
+    ),
+    each!(
+        gauge,
+        "ringmq_ha_slave_lag_bytes",
+        "Bytes of the log that a slave has not reported to hold.",
+        |numbers, put| {
+            for slave in &numbers.slaves {
+                put(&[("slave", &slave.addr)], slave.lag_bytes as f64)?;
+            }
+        }
+    ),
+    each!(
+        gauge,
+        "ringmq_ha_slave_lag_seconds",
+        "How long a slave has not held the whole log; 0 while it does.",
+        |numbers, put| {
+            for slave in &numbers.slaves {
+                put(&[("slave", &slave.addr)], slave.lag_seconds)?;
+            }
+        }
+    ),
+    each!(
+        gauge,
+        "ringmq_ha_following",
+        "1 while this slave's log agrees with its master's.",
+        |numbers, put| {
+            if let Some(follower) = &numbers.follower {
+                put(&[], flag(follower.following))?;
+            }
+        }
+    ),
+    each!(
+        gauge,
+        "ringmq_ha_behind_bytes",
+        "Bytes of its master's log that this slave has heard of and does not have.",
+        |numbers, put| {
+            if let Some(follower) = &numbers.follower {
+                put(&[], follower.lag_bytes as f64)?;
+            }
+        }
+    ),
+    each!(
+        counter,
+        "ringmq_ha_received_bytes_total",
+        "Bytes of the log that this slave has received.",
+        |numbers, put| {
+            if let Some(follower) = &numbers.follower {
+                put(&[], follower.received_bytes)?;
+            }
+        }
+    ),
     // ---- the start ----
     one!(
         gauge,

@@ -26,4 +26,6 @@ pub use family::{Family, Kind};
 pub use http::{MetricsError, MetricsServer};
 pub use probe::{Ask, Probe, Stage};
 pub use scene::Process;
-pub use snapshot::{ConnectionCounts, DelayBacklog, Lag, ShardSnapshot, TopicCounts};
+pub use snapshot::{
+    ConnectionCounts, DelayBacklog, FollowerCounts, Lag, ShardSnapshot, SlaveCounts, TopicCounts,
+};

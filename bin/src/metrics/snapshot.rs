@@ -52,6 +52,30 @@ pub struct ConnectionCounts {
     pub producer_groups: u64,
 }
 
+/// A slave that is connected to a master.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SlaveCounts {
+    /// Its address and port.
+    pub addr: String,
+    /// Whether it gets the log.
+    pub streaming: bool,
+    /// Bytes of the visible log that it has not reported to hold.
+    pub lag_bytes: u64,
+    /// How long it has not held all of it; 0 while it does.
+    pub lag_seconds: f64,
+}
+
+/// How a slave follows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FollowerCounts {
+    /// Whether its log agrees with its master's.
+    pub following: bool,
+    /// Bytes of its master's log, as far as it has heard of, that it does not have.
+    pub lag_bytes: u64,
+    /// Bytes received. A counter.
+    pub received_bytes: u64,
+}
+
 /// All numbers of one shard. Counters count since the start.
 #[derive(Debug, Clone, Default)]
 pub struct ShardSnapshot {
@@ -141,4 +165,10 @@ pub struct ShardSnapshot {
     pub scanned_bytes: u64,
     /// Whether the store had not been closed.
     pub unclean: bool,
+    /// The slaves that are connected.
+    pub slaves: Vec<SlaveCounts>,
+    /// Physical offset up to which as many slaves as a synchronous send waits for hold the log.
+    pub replicated_offset: u64,
+    /// What it is as a slave; `None` for a master.
+    pub follower: Option<FollowerCounts>,
 }

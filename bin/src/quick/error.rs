@@ -1,4 +1,4 @@
-//! What goes wrong in `send` and `tail`.
+//! What goes wrong in `send`, `tail` and `admin`.
 
 use std::io;
 

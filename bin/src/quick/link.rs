@@ -15,7 +15,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long an answer may take beyond the time that the request allows the broker to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Link {
+/// See the module.
+pub(crate) struct Link {
     addr: String,
     stream: TcpStream,
     received: Vec<u8>,
@@ -23,7 +24,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn connect(addr: &str) -> Result<Link, QuickError> {
+    pub(crate) fn connect(addr: &str) -> Result<Link, QuickError> {
         let error = |source| QuickError::Connect { addr: addr.to_owned(), source };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for candidate in addr.to_socket_addrs().map_err(error)? {
@@ -43,7 +44,7 @@ impl Link {
         Err(error(last))
     }
 
-    pub(super) fn addr(&self) -> &str {
+    pub(crate) fn addr(&self) -> &str {
         &self.addr
     }
 
@@ -70,7 +71,7 @@ impl Link {
     }
 
     /// [`Link::call`] for requests that only succeed or fail.
-    pub(super) fn call_ok(&mut self, command: Command) -> Result<Command, QuickError> {
+    pub(crate) fn call_ok(&mut self, command: Command) -> Result<Command, QuickError> {
         let answer = self.call(command, Duration::ZERO)?;
         if answer.code == response::SUCCESS { Ok(answer) } else { Err(self.refused(&answer)) }
     }

@@ -9,5 +9,7 @@ mod send;
 mod tail;
 
 pub use error::QuickError;
+pub(crate) use link::Link;
+pub(crate) use route::connect_namesrv;
 pub use send::{SendArgs, send};
 pub use tail::{TailArgs, tail};

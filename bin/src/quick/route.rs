@@ -30,7 +30,7 @@ pub(super) enum For {
 }
 
 /// The first of the name servers (joined by `;`) that can be reached.
-pub(super) fn connect_namesrv(addrs: &str) -> Result<Link, QuickError> {
+pub(crate) fn connect_namesrv(addrs: &str) -> Result<Link, QuickError> {
     let mut last = QuickError::Argument("no name server given: use --namesrv HOST:PORT".to_owned());
     for addr in addrs.split(';').map(str::trim).filter(|addr| !addr.is_empty()) {
         match Link::connect(addr) {

@@ -3,10 +3,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod crowd;
 mod deployments;
 mod diverge;
+mod full;
 mod kill;
 mod late;
+mod links;
 mod promote;
 mod stock;
 mod stream;

@@ -13,7 +13,7 @@ use crate::{QUEUES, TOPIC, journal, send, small_segments};
 const PATIENT: &str =
     "heartbeat_ms = 300\nhousekeeping_ms = 60000\nmetadata_ms = 300\nstart = \"oldest\"\n";
 
-fn send_one(conn: &mut Conn, properties: &str) -> (Reply, Duration) {
+pub(crate) fn send_one(conn: &mut Conn, properties: &str) -> (Reply, Duration) {
     let began = Instant::now();
     let ext = send_ext("g", TOPIC, "0", properties, false);
     let reply = conn.call(code::SEND_MESSAGE_V2, &ext, b"a message").expect("a reply");

@@ -18,6 +18,7 @@ pub mod image;
 pub mod journal;
 pub mod judge;
 pub mod later;
+pub mod link;
 pub mod load;
 pub mod mixed;
 pub mod peers;

@@ -97,6 +97,8 @@ pub enum SlaveState {
     Connecting(Option<String>),
     /// The master's log comes in.
     Following,
+    /// It goes on as soon as there is room for the log: why there is none.
+    Waiting(String),
     /// Its log and the master's differ, and somebody has to decide; it tries on.
     Diverged(Trouble),
     /// Its log goes beyond what it has in common with the master's, and is about to be cut there.
@@ -124,6 +126,7 @@ impl fmt::Display for SlaveState {
             SlaveState::Connecting(None) => f.write_str("connecting"),
             SlaveState::Connecting(Some(why)) => write!(f, "connecting: {why}"),
             SlaveState::Following => f.write_str("following"),
+            SlaveState::Waiting(why) => write!(f, "waiting: {why}"),
             SlaveState::Diverged(why) => write!(f, "diverged: {why}"),
             SlaveState::Cutting(at) => write!(f, "cutting the log at {at}"),
             SlaveState::Halted(why) => write!(f, "halted: {why}"),
@@ -300,6 +303,7 @@ impl Slave {
             SlaveState::Connecting(Some(why)) => {
                 tracing::warn!("the connection to the master has ended, trying on: {why}");
             }
+            SlaveState::Waiting(why) => tracing::warn!("this slave waits for room: {why}"),
             SlaveState::Following => {
                 let master = self.master().map(|addr| addr.to_string()).unwrap_or_default();
                 let terms = self.granted.get().is_some();
@@ -695,12 +699,19 @@ impl Slave {
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> Result<Option<usize>, FollowError> {
         match self.shard.log().follow(at, len, fill) {
-            Ok(len) => Ok(Some(len)),
-            Err(FollowError::Append(
-                AppendError::Busy { .. }
-                | AppendError::NotReady { .. }
-                | AppendError::NoSpace { .. },
-            )) => Ok(None),
+            Ok(len) => {
+                if matches!(*self.state.borrow(), SlaveState::Waiting(_)) {
+                    self.note(SlaveState::Following);
+                }
+                Ok(Some(len))
+            }
+            Err(FollowError::Append(AppendError::Busy { .. } | AppendError::NotReady { .. })) => {
+                Ok(None)
+            }
+            Err(FollowError::Append(error @ AppendError::NoSpace { .. })) => {
+                self.note(SlaveState::Waiting(error.to_string()));
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
