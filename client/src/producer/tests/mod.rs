@@ -2,7 +2,6 @@
 
 mod ends;
 mod forms;
-mod logs;
 mod requests;
 mod transactions;
 mod tries;
