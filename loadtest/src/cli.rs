@@ -70,7 +70,7 @@ impl From<Serialization> for SerializeType {
 /// What all modes need.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct CommonOptions {
-    /// Drive by pre-encoded frames over plain sockets: the lowest cost of its own.
+    /// Drive by pre-encoded frames over plain sockets, which costs least, instead of through the client crate.
     #[arg(long)]
     pub raw: bool,
     /// A broker's address (of one shard); may be repeated.
@@ -124,10 +124,10 @@ pub struct CommonOptions {
 /// What senders need.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct SendOptions {
-    /// Connections in all, spread over the brokers.
+    /// Connections in all, spread over the brokers; without --raw, clients, each with a connection to every broker.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub connections: usize,
-    /// Requests under way on a connection, at most.
+    /// Requests under way on a connection (or of a client), at most.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub window: usize,
     /// Bytes of a message's body: `1024`, `16k`, `100..4k` (evenly), `200:70,1k:25,64k:5` (weights), or `lognormal:MEDIAN:P99`.
@@ -277,10 +277,10 @@ pub struct ReplayOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonOptions,
-    /// Connections in all, spread over the brokers.
+    /// Connections in all, spread over the brokers; without --raw, clients, each with a connection to every broker.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub connections: usize,
-    /// Requests under way on a connection, at most.
+    /// Requests under way on a connection (or of a client), at most.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub window: usize,
     /// How many times as fast as it was recorded.
@@ -473,8 +473,10 @@ impl ProduceOptions {
         self.send.check(self.stamped())?;
         self.knee.check()?;
         bound("--topics", self.topics, 1, TOPICS_MAX)?;
-        if self.topics > 1 && self.common.addr.is_empty() {
-            return refuse("--topics needs --addr: each topic could have a route of its own");
+        if self.topics > 1 && self.common.raw && self.common.addr.is_empty() {
+            return refuse(
+                "--topics needs --addr with --raw: each topic could have a route of its own",
+            );
         }
         if self.verify && (self.topics > 1 || self.send.delay_level > 0) {
             return refuse(

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::arrivals::Arrivals;
 use crate::cli::{CommonOptions, SendOptions, StartAt};
+use crate::client::ThroughClient;
 use crate::clock::{Clock, Span};
 use crate::crew::Job;
 use crate::error::LoadError;
@@ -134,6 +135,15 @@ pub struct Start {
 /// One side of a run that is ready to begin.
 pub type Prepared = Box<dyn FnOnce(&Start) -> Result<Vec<Job>, LoadError>>;
 
+/// The part of `total` that worker `part` of `of` gets; `u64::MAX` is everybody's.
+#[must_use]
+pub fn share(total: u64, part: usize, of: usize) -> u64 {
+    if total == u64::MAX {
+        return total;
+    }
+    total / of as u64 + u64::from((part as u64) < total % of as u64)
+}
+
 /// A way to send and receive.
 pub trait Driver {
     /// Prepares to send.
@@ -152,12 +162,13 @@ pub trait Driver {
 /// The driver that the options ask for.
 ///
 /// # Errors
-/// There is none but the raw one.
+/// The client crate finds brokers by a name server, and there is none.
 pub fn of(common: &CommonOptions) -> Result<Box<dyn Driver>, LoadError> {
-    if common.raw {
-        return Ok(Box::new(Raw));
+    match &common.namesrv {
+        _ if common.raw => Ok(Box::new(Raw)),
+        Some(name_servers) if common.addr.is_empty() => Ok(Box::new(ThroughClient::new(name_servers))),
+        _ => Err(LoadError::Options(
+            "a client finds brokers by --namesrv: give that and no --addr, or --raw to drive these addresses by pre-encoded frames".into(),
+        )),
     }
-    Err(LoadError::Options(
-        "give --raw: this build drives brokers by pre-encoded frames only".into(),
-    ))
 }

@@ -90,6 +90,14 @@ pub enum LoadError {
         /// What it said.
         source: io::Error,
     },
+    /// The client crate can't do what the run needs.
+    #[error("{what}: {source}")]
+    Client {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: ringmq_client::Error,
+    },
     /// A file that can't be read or written.
     #[error("cannot {what} {}: {source}", path.display())]
     File {

@@ -5,7 +5,7 @@
 //!
 //! The life of a run:
 //! - [`cli`] says what is wanted, [`target`] finds the brokers, and [`run`] puts a run together;
-//! - a [`driver`] sends and receives: the [`raw`] one by pre-encoded frames;
+//! - a [`driver`] sends and receives: through the [`client`] crate, or [`raw`] by pre-encoded frames;
 //! - what is sent when is in [`schedule`] (evenly, or as in a [`trace`]), how long it is in [`sizes`], what it says of itself in [`stamp`];
 //! - workers count in a [`tally`]; a thread that watches them ([`crew`]) shows and keeps each second ([`progress`], [`hdr_log`]), with what the
 //!   processes use ([`usage`]) and how far slaves are behind ([`lag`]);
@@ -16,12 +16,14 @@
 pub mod arrivals;
 pub mod call;
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod compare;
 pub mod crew;
 pub mod driver;
 pub mod echo;
 pub mod error;
+pub mod floor;
 pub mod hdr_log;
 pub mod html;
 pub mod journal;

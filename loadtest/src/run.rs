@@ -119,7 +119,10 @@ pub fn replay(options: &ReplayOptions) -> Result<Report, LoadError> {
     if options.redirect {
         trace.redirect(&common.topic);
     }
-    let targets = find(common, Access::Write)?;
+    // With routes of their own, the first topic stands for all in the report.
+    let first = trace.kinds.first().map(|kind| kind.topic.clone());
+    let topic = first.unwrap_or_else(|| common.topic.clone());
+    let targets = find(&CommonOptions { topic, ..common.clone() }, Access::Write)?;
     let send = SendOptions::of_replay(options.connections, options.window);
     let asked = trace.events.len() as f64 / (trace.length_us().max(1) as f64 / 1e6 / options.speed);
     let trace = Arc::new(trace);

@@ -182,6 +182,25 @@ fn normal_quantiles() -> impl Iterator<Item = f64> {
     })
 }
 
+/// What a message is, drawn, and the same each time: which of `kinds`, and its size.
+#[must_use]
+pub fn draw(
+    run_id: u64,
+    connection: usize,
+    number: u64,
+    kinds: usize,
+    sizes: &Sizes,
+) -> (usize, usize) {
+    let random = mix(run_id ^ (connection as u64) << 48 ^ number);
+    ((random >> 32) as usize % kinds.max(1), sizes.at(random & 0xFFFF_FFFF))
+}
+
+/// Which of so many keys a message has.
+#[must_use]
+pub fn draw_key(connection: usize, number: u64, keys: u64) -> u64 {
+    mix(number << 16 ^ connection as u64) % keys.max(1)
+}
+
 /// A random number for `seed`: splitmix64's finalizer, so that neighbours have nothing in common.
 #[must_use]
 pub fn mix(seed: u64) -> u64 {

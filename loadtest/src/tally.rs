@@ -208,17 +208,22 @@ impl Tally {
         }
     }
 
-    /// Notes an answer that is an error.
-    pub fn error(&mut self, code: i32, frame: &FrameRef<'_>) {
+    /// Notes a failure with its code.
+    pub fn failure(&mut self, code: i32, remark: impl FnOnce() -> String) {
         let errors = self.errors.entry(code).or_default();
         errors.count += 1;
         if errors.count == 1 {
-            let mut decoder = HeaderDecoder::new();
-            if let Ok(view) = decoder.decode(frame.serialize, frame.header) {
-                errors.remark =
-                    view.remark().unwrap_or_default().chars().take(REMARK_CHARS_MAX).collect();
-            }
+            errors.remark = remark().chars().take(REMARK_CHARS_MAX).collect();
         }
+    }
+
+    /// Notes an answer that is an error.
+    pub fn error(&mut self, code: i32, frame: &FrameRef<'_>) {
+        self.failure(code, || {
+            let mut decoder = HeaderDecoder::new();
+            let view = decoder.decode(frame.serialize, frame.header);
+            view.ok().and_then(|view| view.remark().map(str::to_owned)).unwrap_or_default()
+        });
     }
 }
 
@@ -347,11 +352,16 @@ impl Recorder {
     /// The tally, when the worker is done.
     #[must_use]
     pub fn finish(mut self, now: u64) -> Tally {
+        self.take(now)
+    }
+
+    /// As [`Self::finish`], for a recorder that is shared by tasks; nothing is noted any more.
+    pub fn take(&mut self, now: u64) -> Tally {
         self.publish_at = 0;
         self.publish(now);
         if !self.ended {
             self.end_watch(now);
         }
-        self.tally
+        std::mem::take(&mut self.tally)
     }
 }

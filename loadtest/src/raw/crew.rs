@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::call::connect;
 use crate::cli::{SendOptions, StartAt};
 use crate::crew::{Job, Role};
-use crate::driver::{Driver, From, GroupLoad, Prepared, Purpose, ReceiveLoad, SendLoad, Start};
+use crate::driver::{
+    Driver, From, GroupLoad, Prepared, Purpose, ReceiveLoad, SendLoad, Start, share,
+};
 use crate::error::LoadError;
 use crate::raw::consume::{Consumer, ConsumerPlan, QueuePlan};
 use crate::raw::produce::{Pace, Producer, ProducerLink, ProducerPlan};
@@ -129,14 +131,6 @@ impl SendCrew {
         }
         Ok(jobs)
     }
-}
-
-/// The part of `total` that worker `part` of `of` gets.
-pub(crate) fn share(total: u64, part: usize, of: usize) -> u64 {
-    if total == u64::MAX {
-        return total;
-    }
-    total / of as u64 + u64::from((part as u64) < total % of as u64)
 }
 
 struct ReceiveCrew {

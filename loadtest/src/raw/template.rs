@@ -28,7 +28,7 @@ use ringmq_net::headers::pull_flag;
 use crate::error::LoadError;
 use crate::kind::Kind;
 use crate::raw::digits::{put_decimal, put_hex};
-use crate::sizes::{Sizes, mix};
+use crate::sizes::{Sizes, draw, draw_key, mix};
 use crate::stamp::{self, Stamp};
 
 /// Correlation ids are this plus a number below [`OPAQUE_SPAN`]: always ten digits, never negative.
@@ -206,14 +206,15 @@ impl SendTemplate {
         if spec.batch <= 1 && spec.kinds.len() == 1 && spec.sizes.min() == spec.sizes.max() {
             return Shape { head: 0, body: 0, size: spec.sizes.max() as u32 };
         }
-        let random = mix(spec.run_id ^ (self.connection as u64) << 48 ^ number);
         if spec.batch > 1 {
+            let random = mix(spec.run_id ^ (self.connection as u64) << 48 ^ number);
             let body = ((random >> 32) % bodies.len().max(1) as u64) as u32;
             let size = bodies.get(body as usize).map_or(0, |body| body.size);
             return Shape { head: 0, body, size: size as u32 };
         }
-        let head = (random >> 32) % spec.kinds.len().max(1) as u64;
-        Shape { head: head as u32, body: 0, size: spec.sizes.at(random & 0xFFFF_FFFF) as u32 }
+        let (kind, size) =
+            draw(spec.run_id, self.connection, number, spec.kinds.len(), &spec.sizes);
+        Shape { head: kind as u32, body: 0, size: size as u32 }
     }
 
     /// Makes `slot` the next request and returns where its frame is. `held` is what the slot holds, and belongs to it.
@@ -253,7 +254,7 @@ impl SendTemplate {
             let places = head.user_key_at.map(at).into_iter();
             let places = places.chain(body.user_key_at.iter().map(|place| head_max + place));
             for (number, place) in (patch.first_message..).zip(places) {
-                let key = mix(number << 16 ^ self.connection as u64) % spec.keys;
+                let key = draw_key(self.connection, number, spec.keys);
                 put_decimal(&mut slot[place..][..USER_KEY.len()], key);
             }
         }

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
 
+use crate::floor::Floor;
 use crate::raw::template::{Held, OPAQUE_BASE, OPAQUE_SPAN, Place, SendPatch, SendTemplate, Shape};
 
 /// Largest window.
@@ -80,11 +81,7 @@ pub struct Window {
     queued: VecDeque<u32>,
     /// Bytes of the first queued frame that are written.
     written: usize,
-    messages: u64,
-    /// Whether each request from the oldest without an answer on has got one; the newest is last.
-    answered: VecDeque<bool>,
-    /// Number of the first message of the oldest of them.
-    floor: u64,
+    floor: Floor,
     epoch: u32,
 }
 
@@ -104,15 +101,13 @@ impl Window {
         };
         Window {
             frames: vec![0; template.slot_bytes() * size],
+            floor: Floor::new(template.messages() as u64),
             template,
             slots: vec![slot; size],
             slot_bits: size.next_power_of_two().trailing_zeros(),
             free: (0..size as u32).collect(),
             queued: VecDeque::with_capacity(size),
             written: 0,
-            messages: 0,
-            answered: VecDeque::new(),
-            floor: 0,
             epoch: 0,
         }
     }
@@ -152,23 +147,23 @@ impl Window {
         let Some(number) = self.free.pop_front() else { return false };
         let uses = OPAQUE_SPAN >> self.slot_bits;
         let slot_bytes = self.template.slot_bytes();
-        let shape = sending.shape.unwrap_or_else(|| self.template.shape(self.messages));
+        let shape = sending.shape.unwrap_or_else(|| self.template.shape(self.floor.next()));
         let slot = &mut self.slots[number as usize];
         slot.use_count = (slot.use_count + 1) % uses;
         (slot.state, slot.started) = (SlotState::Queued, sending.started);
-        (slot.first_message, slot.size) = (self.messages, shape.size);
+        let floor = self.floor.first();
+        let first_message = self.floor.begin();
+        (slot.first_message, slot.size) = (first_message, shape.size);
         let opaque = OPAQUE_BASE + (slot.use_count << self.slot_bits | number) as i32;
         let patch = SendPatch {
             opaque,
             place: sending.place,
             born: sending.born,
-            first_message: self.messages,
+            first_message,
             intended: sending.started,
             epoch: self.epoch,
-            floor: self.floor,
+            floor,
         };
-        self.messages += self.template.messages() as u64;
-        self.answered.push_back(false);
         let at = number as usize * slot_bytes;
         let bytes = &mut self.frames[at..at + slot_bytes];
         let frame = self.template.patch(bytes, &mut slot.held, shape, &patch);
@@ -243,14 +238,7 @@ impl Window {
             first_message: slot.first_message,
             bytes: messages * u64::from(slot.size),
         };
-        let place = (answered.first_message - self.floor) / messages;
-        if let Some(entry) = self.answered.get_mut(place as usize) {
-            *entry = true;
-        }
-        while self.answered.front() == Some(&true) {
-            self.answered.pop_front();
-            self.floor += messages;
-        }
+        self.floor.answer(answered.first_message);
         Some(answered)
     }
 
@@ -265,8 +253,7 @@ impl Window {
         self.free.extend(0..self.slots.len() as u32);
         self.queued.clear();
         self.written = 0;
-        self.answered.clear();
-        self.floor = self.messages;
+        self.floor.abandon();
         self.epoch = (self.epoch + 1) & 0xFFFF;
         abandoned
     }
@@ -429,10 +416,10 @@ mod tests {
         let mut floors = Vec::new();
         for at in [1, 0, 3, 2] {
             window.on_answer(opaques[at]).unwrap();
-            floors.push(window.floor);
+            floors.push(window.floor.first());
         }
         assert_eq!(floors, [0, 2, 2, 4]);
         assert!(push(&mut window, 4));
-        assert_eq!((window.abandon(), window.floor, window.epoch), (1, 5, 1));
+        assert_eq!((window.abandon(), window.floor.first(), window.epoch), (1, 5, 1));
     }
 }
