@@ -315,6 +315,11 @@ impl Upstream for MasterOfBroker {
         }
     }
 
+    fn look_again(&self) {
+        // Each answer to a registration tells of the master; otherwise there is one every half minute.
+        self.0.registrations.wake_all();
+    }
+
     fn metadata(&self, body: &[u8]) {
         self.0.take_metadata(body);
     }

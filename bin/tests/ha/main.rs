@@ -14,6 +14,7 @@ mod promote;
 mod stock;
 mod stream;
 mod sync;
+mod three;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -78,6 +78,8 @@ pub enum MasterKind {
 pub trait Upstream {
     /// `HOST:PORT` of the HA port, once it is known.
     fn ha_addr(&self) -> Option<String>;
+    /// The master is not to be had, or is none to follow: perhaps another one is known by now.
+    fn look_again(&self);
     /// What the master at this HA port is, asked by RocketMQ's ordinary requests.
     fn kind(&self, ha_addr: &str) -> impl Future<Output = MasterKind>;
     /// First and last physical offset of its log, asked the same way.
@@ -363,6 +365,7 @@ impl Slave {
                     self.note(SlaveState::Connecting(Some(format!("{addr}: {why}"))));
                 }
             }
+            upstream.look_again();
             sleep(retry.after(began.elapsed(), diverged)).await;
         }
     }
