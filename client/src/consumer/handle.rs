@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringmq_net::body::CheckClientConfig;
+use tokio::sync::Notify;
 
 use super::listener::Listener;
 use super::member::{Kind, Member, Mode};
@@ -91,28 +92,38 @@ impl Handle {
         self.registration.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Stops pulling, waits for listeners, stores progress, leaves the group.
+    /// Stops pulling, waits for listeners, stores progress, leaves the group. Once begun it goes on to its end, whether or not somebody waits
+    /// for it: a listener may call it, and is waited for no longer than others.
     pub(crate) async fn shutdown(&self) {
-        let deadline = deadline(self.client.instance().config.drain_timeout);
-        self.member.finish(deadline).await;
-        if let Some(registration) = self.take_registration() {
-            // A broker that cannot be told is logged there.
-            let _ = registration.leave().await;
+        let (end, ended) = (self.end(), Arc::new(Notify::new()));
+        let done = ended.clone();
+        self.client.instance().spawn(async move {
+            end.await;
+            done.notify_one();
+        });
+        ended.notified().await;
+    }
+
+    fn end(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (member, client) = (self.member.clone(), self.client.clone());
+        let registration = self.take_registration();
+        async move {
+            member.finish(deadline(client.instance().config.drain_timeout)).await;
+            if let Some(registration) = registration {
+                // A broker that cannot be told is logged there.
+                let _ = registration.leave().await;
+            }
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let Some(registration) = self.take_registration() else { return };
         // The same as a shutdown, which nobody waits for. The client lives until it is done.
-        let (member, client) = (self.member.clone(), self.client.clone());
-        let instance = client.instance().clone();
-        instance.spawn(async move {
-            let deadline = deadline(client.instance().config.drain_timeout);
-            member.finish(deadline).await;
-            let _ = registration.leave().await;
-        });
+        if self.registration.get_mut().is_ok_and(|registration| registration.is_some()) {
+            let end = self.end();
+            self.client.instance().spawn(end);
+        }
     }
 }
 

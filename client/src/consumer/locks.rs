@@ -95,9 +95,7 @@ impl Member {
                 }
             };
             if let Some(stored) = stored {
-                // What lies between our last write and where we are was written with pulls of ours.
-                let own = known.unwrap_or(i64::MIN)..=queue.committed();
-                if !own.contains(&stored) {
+                if !queue.is_own(*known, stored) {
                     tracing::info!(
                         queue = queue_text(&queue.id),
                         stored,

@@ -358,6 +358,7 @@ impl Member {
         let mut stored = queue.stored.lock().await;
         let committed = queue.committed();
         if *stored != Some(committed) {
+            queue.sending(committed);
             self.store.write(&self.instance, self.group(), &queue.id, committed).await?;
             *stored = Some(committed);
         }
@@ -365,6 +366,9 @@ impl Member {
     }
 
     pub(crate) async fn persist_all(self: &Arc<Self>) {
+        if let Err(error) = self.persist_all_locally().await {
+            tracing::warn!(%error, "progress was not stored");
+        }
         let mut writes = JoinSet::new();
         for queue in self.queues() {
             if self.locks() && !queue.may_consume() {
@@ -377,6 +381,15 @@ impl Member {
             writes.spawn(async move { member.persist_now(&queue).await });
         }
         while writes.join_next().await.is_some() {}
+    }
+
+    /// Writes a file of offsets once for all queues; what is left for [`Member::persist`] is only what has changed since.
+    async fn persist_all_locally(&self) -> Result<()> {
+        if !self.settings.is_broadcasting() {
+            return Ok(());
+        }
+        let rows: Vec<_> = self.queues().iter().map(|q| (q.id.clone(), q.committed())).collect();
+        self.store.write_locally(rows).await
     }
 
     // Tasks of the member.

@@ -91,6 +91,9 @@ async fn pull(member: &Member, queue: &Queue) -> Result<()> {
     let (epoch, offset) = queue.look(|state| (state.epoch(), state.next_pull()));
     let request = request(member, queue, &subscription, offset, id == 0);
     queue.pulling();
+    if let Some(commit) = request.commit {
+        queue.sending(commit);
+    }
     let answer = async {
         member.instance.ensure_told(broker.addr()).await?;
         let reply = broker.pull(&request).await;
@@ -111,6 +114,9 @@ async fn pull(member: &Member, queue: &Queue) -> Result<()> {
     };
     match reply {
         Ok(reply) => {
+            if let Some(commit) = request.commit {
+                queue.sent_with_pull(commit);
+            }
             member.stats.pulled(topic, reply.messages.len(), began.elapsed());
             accept(member, queue, &subscription, epoch, reply).await;
             Ok(())

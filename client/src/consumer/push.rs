@@ -85,7 +85,8 @@ impl PushConsumer {
 
     /// Ends it in order: pulls nothing more, waits for the listener calls that run (as long as the client's drain timeout, then they are dropped), stores
     /// progress, gives locks back, leaves the group. What was pulled and not begun is left to the other members. All handles end.
-    /// May be called from anywhere but the listener itself, and again.
+    /// May be called from anywhere, and again; once begun it goes on although the future is dropped. A listener that calls it and waits is
+    /// waited for itself, for the whole of that timeout.
     ///
     /// # Errors
     /// None so far; what cannot be told to a broker is logged.

@@ -61,6 +61,8 @@ pub(crate) struct Queue {
     pub(crate) suggested: AtomicI64,
     /// What the store has, as far as we know. Held while it is written, so that writes do not overtake each other.
     pub(crate) stored: tokio::sync::Mutex<Option<i64>>,
+    /// What was last sent to be stored; whether it was is not known when its answer was lost. -1 for nothing.
+    sent: AtomicI64,
     /// Listener calls.
     pub(crate) running: Gauge,
     total: Arc<Total>,
@@ -89,6 +91,7 @@ impl Queue {
             lock: Mutex::new(lock),
             suggested: AtomicI64::new(0),
             stored: tokio::sync::Mutex::new(stored),
+            sent: AtomicI64::new(-1),
             running: Gauge::default(),
             total,
             last_pull_ms: AtomicI64::new(now_ms()),
@@ -182,6 +185,26 @@ impl Queue {
         left.map_or(Leave::Given, |leave| *leave)
     }
 
+    // Progress.
+
+    /// This is about to be sent to be stored.
+    pub(crate) fn sending(&self, offset: i64) {
+        self.sent.store(offset, Ordering::SeqCst);
+    }
+
+    /// A broker has stored what came with a pull.
+    pub(crate) fn sent_with_pull(&self, offset: i64) {
+        // Whoever holds it writes something younger.
+        if let Ok(mut stored) = self.stored.try_lock() {
+            *stored = Some(offset);
+        }
+    }
+
+    /// Is this progress the last that this member stored, as far as it knows?
+    pub(crate) fn is_own(&self, known: Option<i64>, stored: i64) -> bool {
+        known == Some(stored) || self.sent.load(Ordering::SeqCst) == stored
+    }
+
     // Pausing.
 
     pub(crate) fn pause(&self, paused: bool) {
@@ -230,12 +253,12 @@ impl Queue {
 
     /// Done when the lock has ended and was not renewed.
     pub(crate) async fn lock_ended(&self) {
+        let mut changes = self.changes.subscribe();
         loop {
             let Some(ends) = self.lock().ends() else { return };
             if ends <= Instant::now() {
                 return;
             }
-            let mut changes = self.changes.subscribe();
             tokio::select! {
                 () = tokio::time::sleep_until(ends) => {}
                 _ = changes.changed() => {}

@@ -150,9 +150,13 @@ async fn own_share(member: &Member, topic: &str, ids: &mut MemberIds) -> Result<
     if member.settings.is_broadcasting() {
         return Ok(queues);
     }
-    // All members ask in the same order, so that they get the same answer while brokers know different members.
-    let one_of = |addrs: &BTreeMap<i64, String>| addrs.values().next().cloned();
-    let addrs = route.brokers().filter_map(|(_, addrs)| one_of(addrs)).collect();
+    // All members ask in the same order, so that they get the same answer while brokers know different members. Slaves know them too.
+    let mut addrs: Vec<(bool, String)> = Vec::new();
+    for (_, group) in route.brokers() {
+        addrs.extend(group.iter().map(|(id, addr)| (*id != 0, addr.clone())));
+    }
+    addrs.sort_by_key(|(slave, _)| *slave);
+    let addrs = addrs.into_iter().map(|(_, addr)| addr).collect();
     let ids = ids.of(member, addrs).await?;
     let mut own = member
         .settings
@@ -199,6 +203,9 @@ async fn prepare(member: &Member, id: MessageQueue, lock: QueueLock) -> Option<A
         Ok((start, stored)) => Some(Queue::new(id, start, stored, lock, member.total.clone())),
         Err(error) => {
             tracing::warn!(queue = %queue_text(&id), %error, "a queue is not taken yet: where it begins is not known");
+            if error.is_network() {
+                member.instance.renew_consuming(&id.topic).await;
+            }
             if member.locks() {
                 member.unlock_id(&id).await;
             }

@@ -65,14 +65,20 @@ impl Store {
                 let broker = home(instance, queue).await?;
                 broker.update_consumer_offset(group, queue, offset).await
             }
-            Store::Local(offsets) => {
-                let (offsets, row) = (offsets.clone(), [(queue.clone(), offset)]);
-                let write =
-                    move || offsets.lock().unwrap_or_else(PoisonError::into_inner).save(&row);
-                let written = tokio::task::spawn_blocking(write).await;
-                written.map_err(|_| Error::Closed("the runtime"))?
-            }
+            Store::Local(_) => self.write_locally(vec![(queue.clone(), offset)]).await,
         }
+    }
+
+    /// Writes the file, if there is one and something differs.
+    ///
+    /// # Errors
+    /// [`Error::Offsets`].
+    pub(crate) async fn write_locally(&self, rows: Vec<(MessageQueue, i64)>) -> Result<()> {
+        let Store::Local(offsets) = self else { return Ok(()) };
+        let offsets = offsets.clone();
+        let write = move || offsets.lock().unwrap_or_else(PoisonError::into_inner).save(&rows);
+        let written = tokio::task::spawn_blocking(write).await;
+        written.map_err(|_| Error::Closed("the runtime"))?
     }
 }
 

@@ -1,6 +1,7 @@
 //! Consumers at running brokers.
 
 mod ends;
+mod interop;
 pub(crate) mod scenes;
 mod seen;
 mod storms;

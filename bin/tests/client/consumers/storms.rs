@@ -27,8 +27,8 @@ struct Referee {
 struct State {
     /// The member that is at it.
     busy: Option<usize>,
-    /// The offset that was begun last, and whether that call returned.
-    last: Option<i64>,
+    /// Who began what last.
+    last: Option<(usize, i64)>,
     next: i64,
 }
 
@@ -53,15 +53,15 @@ impl Referee {
         if let Some(other) = state.busy.replace(member) {
             self.foul(&format!("{member} and {other} at once in {:?} at {offset}", message.queue));
         }
-        // It may begin again where it was, but leave nothing out.
+        // It may go back, but leave nothing out.
         if offset > state.next {
             self.foul(&format!("{offset} before {} in {:?}", state.next, message.queue));
         }
-        // Within one run only the following one comes.
-        if state.last.is_some_and(|last| offset > last + 1) {
-            self.foul(&format!("{offset} after {:?} in {:?}", state.last, message.queue));
+        // One member leaves nothing out either, unless another one was there meanwhile.
+        if state.last.is_some_and(|(who, last)| who == member && offset > last + 1) {
+            self.foul(&format!("{member}: {offset} after {:?} in {:?}", state.last, message.queue));
         }
-        state.last = Some(offset);
+        state.last = Some((member, offset));
         Call { referee: self.clone(), queue: message.queue.clone() }
     }
 

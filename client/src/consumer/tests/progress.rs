@@ -244,3 +244,62 @@ async fn broadcasting_members_go_on_from_their_file_and_repeat_nothing_that_fail
         heartbeat.consumers.iter().flat_map(|c| &c.subscriptions).map(|s| &s.topic).collect();
     assert_eq!(topics, ["T"], "broadcasting has no retry topic");
 }
+
+#[tokio::test]
+async fn a_listener_may_end_its_consumer_and_an_end_that_nobody_waits_for_is_one() {
+    let world = World::new(1).await;
+    world.store("T", 0, 3, "");
+    let slot: Arc<std::sync::Mutex<Option<PushConsumer>>> = Arc::default();
+    let own = slot.clone();
+    let (send, mut inbox) = inbox();
+    let consumer = consumer(&world)
+        .start_orderly(move |message| {
+            let (own, send) = (own.clone(), send.clone());
+            async move {
+                drop(send.send(message.clone()));
+                // It may be called before the consumer is in its slot.
+                let consumer = eventually(|| own.lock().unwrap().take()).await;
+                if message.queue_offset == 0 {
+                    let ending = async { consumer.shutdown().await };
+                    let _ = tokio::time::timeout(Duration::from_millis(10), ending).await;
+                }
+            }
+        })
+        .await
+        .unwrap();
+    *slot.lock().unwrap() = Some(consumer);
+    world.broker.until_asked(request::UNREGISTER_CLIENT, 1).await;
+    assert_eq!(inbox.offsets(1).await, [0]);
+    assert!(inbox.is_empty());
+    assert_eq!(world.stored(0), Some(1));
+}
+
+#[tokio::test]
+async fn a_group_that_leaves_is_not_brought_back_by_a_heartbeat_under_way() {
+    let world = World::new(1).await;
+    let consumer = consumer(&world).start(|_| async {}).await.unwrap();
+    eventually(|| consumer.progress("T").first().map(drop)).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    world.rule(move |command| {
+        let held = held.clone();
+        (command.code == request::HEART_BEAT).then(|| {
+            React::AnswerWhen(Box::pin(async move {
+                held.acquire().await.unwrap().forget();
+                ok()
+            }))
+        })
+    });
+    let before = world.broker.asked(request::HEART_BEAT).len();
+    let client = world.client();
+    let beat = tokio::spawn(async move { client.heartbeat(true).await });
+    world.broker.until_asked(request::HEART_BEAT, before + 1).await;
+    let ended = tokio::spawn(async move { consumer.shutdown().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(world.broker.asked(request::UNREGISTER_CLIENT).is_empty());
+    gate.add_permits(100);
+    ended.await.unwrap().unwrap();
+    beat.await.unwrap();
+    let last = world.broker.asked(request::UNREGISTER_CLIENT).pop().unwrap();
+    assert!(world.broker.asked(request::HEART_BEAT).iter().all(|beat| beat.opaque < last.opaque));
+}
