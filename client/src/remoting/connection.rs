@@ -351,7 +351,9 @@ async fn read_loop(connection: Arc<Connection>, mut half: Read, mut stop: watch:
             Err(_) => {
                 let written = connection.last_write_ms.load(Ordering::Relaxed);
                 let unused = connection.now_ms().saturating_sub(written);
-                if u128::from(unused) >= connection.idle.as_millis() {
+                // A pull that the broker holds is use.
+                let waits = !connection.waiting().answers.is_empty();
+                if !waits && u128::from(unused) >= connection.idle.as_millis() {
                     break "idle".to_owned();
                 }
             }

@@ -184,9 +184,10 @@ impl Remoting {
         if let Some(open) = slot.open() {
             return Ok(open);
         }
-        let began = Instant::now();
         let Ok(mut backoff) = timeout_at(deadline, slot.dial.lock()).await else {
-            return Err(Error::Timeout { addr: slot.addr.clone(), waited: began.elapsed() });
+            // Nothing was sent, so this is no answer that is missing.
+            let cause = io::Error::new(io::ErrorKind::TimedOut, "it was being opened all the time");
+            return Err(Error::Connect { addr: slot.addr.clone(), cause: Arc::new(cause) });
         };
         if let Some(open) = slot.open() {
             return Ok(open);

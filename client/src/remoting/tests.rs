@@ -227,3 +227,43 @@ async fn many_requests_of_the_peer_at_once_are_served_within_a_bound_and_refused
         }
     }
 }
+
+#[tokio::test]
+async fn a_call_that_never_got_a_connection_says_that_nothing_was_sent() {
+    let fake = Fake::start(|_| React::Answer(ok())).await;
+    let (_, remoting) = remoting(LIMITS);
+    let slot = remoting.slot(&fake.addr()).unwrap();
+    let opening = slot.dial.lock().await;
+    let error = remoting.call(&fake.addr(), &ask(), Duration::from_millis(20)).await.unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    drop(opening);
+    remoting.call(&fake.addr(), &ask(), LONG).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_on_which_a_call_waits_is_not_unused() {
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let held = gate.clone();
+    let fake = Fake::start(move |command| match command.code {
+        PULL_MESSAGE => {
+            let held = held.clone();
+            React::AnswerWhen(Box::pin(async move {
+                held.notified().await;
+                ok()
+            }))
+        }
+        _ => React::Answer(ok()),
+    })
+    .await;
+    let idle = Duration::from_millis(20);
+    let (counter, remoting) = remoting(Limits { idle, ..LIMITS });
+    let call = async { remoting.call(&fake.addr(), &Command::request(PULL_MESSAGE), LONG).await };
+    let wait = async {
+        fake.until_asked(PULL_MESSAGE, 1).await;
+        tokio::time::sleep(idle * 5).await;
+        gate.notify_one();
+    };
+    let (done, ()) = tokio::join!(call, wait);
+    done.unwrap();
+    assert_eq!(counter.connected.load(Ordering::SeqCst), 1);
+}
