@@ -36,6 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const NO_MASTER: Duration = Duration::from_millis(250);
 /// Room that a frame without a body gets at a time: what claims to be long gets more as it comes.
 const FRAME_STEP: usize = 64 << 10;
+/// What is read beyond a frame where bodies are held in memory first: a small frame and its checksum come by one call.
+const AHEAD: usize = 8 << 10;
 /// The same for a body.
 const BODY_STEP: usize = 256 << 10;
 /// Reports that a master does not take.
@@ -190,7 +192,7 @@ pub struct Slave {
 
 /// Where the next bytes of the stream belong.
 enum Next {
-    /// To a frame without a body, or before one: `need` bytes from the buffer's start.
+    /// To a frame without a body, or before one: at least `need` bytes from the buffer's start.
     Frame { need: usize },
     /// Nowhere yet.
     Wait,
@@ -616,7 +618,7 @@ impl Slave {
                 Ok(true)
             }
             Next::Wait => self.parse(talk, upstream).await,
-            Next::Frame { need } if talk.frame.len() == need => self.parse(talk, upstream).await,
+            Next::Frame { need } if talk.frame.len() >= need => self.parse(talk, upstream).await,
             Next::Frame { .. } | Next::Tail { .. } | Next::Whole(_) => Ok(false),
         }
     }
@@ -664,7 +666,11 @@ impl Slave {
         talk.body.clear();
         talk.next = match body.crc {
             None => Next::Tail { at: body.at, left: body.len },
-            Some(_) => Next::Whole(body),
+            Some(_) => {
+                let read = body.len.min(talk.frame.len());
+                talk.body.extend(talk.frame.drain(..read));
+                Next::Whole(body)
+            }
         };
         Ok(true)
     }
@@ -759,6 +765,8 @@ impl Slave {
         match talk.next {
             Next::Wait | Next::Place { .. } => Poll::Pending,
             Next::Frame { need } => {
+                let checked = talk.session.granted().has(Capabilities::FRAME_CRC);
+                let need = if checked { need.max(talk.frame.len() + AHEAD) } else { need };
                 let received = receive(&mut talk.frame, need, FRAME_STEP, |room| {
                     stream.as_mut().poll_read(cx, room)
                 });
