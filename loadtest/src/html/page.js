@@ -58,7 +58,7 @@ function byteTicks(low, high) {
 function logTicks(low, high) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-    for (const m of high / low > 1e4 ? [1] : high / low > 100 ? [1, 3] : [1, 2, 5]) {
+    for (const m of high / low > 1e4 ? [1] : high / low > 100 ? [1, 3] : high / low > 10 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]) {
       const at = m * 10 ** power;
       if (at >= low * 0.999 && at <= high * 1.001) ticks.push(at);
     }
@@ -85,10 +85,10 @@ function scale(values, axis, from, to) {
 
 // ---- plots ----
 
-const WIDTH = 640, HEIGHT = 250, LEFT = 62, RIGHT = 14, TOP = 10, BOTTOM = 34;
+const LEFT = 62, RIGHT = 14, TOP = 10, BOTTOM = 34;
 
-function frame(x, y, xAxis, yAxis) {
-  const right = WIDTH - RIGHT, bottom = HEIGHT - BOTTOM;
+function frame(x, y, xAxis, yAxis, across, down) {
+  const right = across - RIGHT, bottom = down - BOTTOM;
   let svg = "";
   for (const tick of y.ticks) {
     const at = y.at(tick).toFixed(1);
@@ -98,37 +98,39 @@ function frame(x, y, xAxis, yAxis) {
     const at = x.at(tick).toFixed(1);
     svg += `<line class="axis" x1="${at}" x2="${at}" y1="${bottom}" y2="${bottom + 4}"/><text x="${at}" y="${bottom + 17}" text-anchor="middle">${text(xAxis.format(tick))}</text>`;
   }
-  return svg + `<line class="axis" x1="${LEFT}" x2="${right}" y1="${bottom}" y2="${bottom}"/><text x="${right}" y="${HEIGHT - 2}" text-anchor="end">${text(xAxis.label)}</text>`;
+  return svg + `<line class="axis" x1="${LEFT}" x2="${right}" y1="${bottom}" y2="${bottom}"/><text x="${right}" y="${down - 2}" text-anchor="end">${text(xAxis.label)}</text>`;
 }
 
 /** A card with lines over a common x. Each series: name, color, points, and maybe area, dots or steps. */
 function lines({ title, say, series, x: xAxis, y: yAxis, warm, rule, wide }) {
   const shown = series.filter((s) => s.points.length > 0);
   if (shown.length === 0) return;
+  const across = wide ? 1160 : 640, down = wide ? 310 : 250;
   const points = shown.flatMap((s) => s.points);
-  const x = scale(points.map((p) => p[0]), { tight: true, ...xAxis }, LEFT, WIDTH - RIGHT);
+  const x = scale(points.map((p) => p[0]), { tight: true, ...xAxis }, LEFT, across - RIGHT);
   const values = points.map((p) => p[1]).filter((v) => !yAxis.log || v > 0);
-  const y = scale(rule ? [...values, rule.value] : values, yAxis, HEIGHT - BOTTOM, TOP);
+  const y = scale(rule ? [...values, rule.value] : values, yAxis, down - BOTTOM, TOP);
   let svg = "";
   if (warm > x.low) {
-    svg += `<rect class="warm" x="${LEFT}" y="${TOP}" width="${(x.at(warm) - LEFT).toFixed(1)}" height="${HEIGHT - BOTTOM - TOP}"/><text x="${LEFT + 6}" y="${TOP + 13}">warm-up</text>`;
+    svg += `<rect class="warm" x="${LEFT}" y="${TOP}" width="${(x.at(warm) - LEFT).toFixed(1)}" height="${down - BOTTOM - TOP}"/>`;
+    if (x.at(warm) > LEFT + 60) svg += `<text x="${LEFT + 6}" y="${TOP + 13}">warm-up</text>`;
   }
-  svg += frame(x, y, xAxis, yAxis);
+  svg += frame(x, y, xAxis, yAxis, across, down);
   if (rule) {
     const at = y.at(rule.value).toFixed(1);
-    svg += `<line class="rule" x1="${LEFT}" x2="${WIDTH - RIGHT}" y1="${at}" y2="${at}"/><text x="${WIDTH - RIGHT}" y="${at - 5}" text-anchor="end">${text(rule.name)}</text>`;
+    svg += `<line class="rule" x1="${LEFT}" x2="${across - RIGHT}" y1="${at}" y2="${at}"/><text x="${LEFT + 6}" y="${at - 5}">${text(rule.name)}</text>`;
   }
   for (const s of shown) {
     const place = s.points.filter((p) => !yAxis.log || p[1] > 0).map((p) => `${x.at(p[0]).toFixed(1)},${y.at(p[1]).toFixed(1)}`);
     if (s.area && place.length > 1) {
-      const base = HEIGHT - BOTTOM;
+      const base = down - BOTTOM;
       svg += `<polygon points="${place[0].split(",")[0]},${base} ${place.join(" ")} ${place.at(-1).split(",")[0]},${base}" fill="${s.color}" opacity=".12"/>`;
     }
     if (s.bars) {
-      const width = Math.max(1, ((WIDTH - LEFT - RIGHT) / s.bars) - 1.5);
+      const width = Math.max(1, ((across - LEFT - RIGHT) / s.bars) - 1.5);
       for (const p of s.points) {
         const top = y.at(p[1]);
-        if (p[1] > 0) svg += `<rect x="${(x.at(p[0]) - width / 2).toFixed(1)}" y="${top.toFixed(1)}" width="${width.toFixed(1)}" height="${Math.max(0.8, HEIGHT - BOTTOM - top).toFixed(1)}" rx="1.5" fill="${s.color}" opacity="${s.opacity ?? 0.85}"/>`;
+        if (p[1] > 0) svg += `<rect x="${(x.at(p[0]) - width / 2).toFixed(1)}" y="${top.toFixed(1)}" width="${width.toFixed(1)}" height="${Math.max(0.8, down - BOTTOM - top).toFixed(1)}" rx="1.5" fill="${s.color}" opacity="${s.opacity ?? 0.85}"/>`;
       }
     } else if (!s.dots) {
       svg += `<polyline points="${place.join(" ")}" fill="none" stroke="${s.color}" stroke-width="${s.width ?? 1.8}" stroke-linejoin="round" stroke-linecap="round"/>`;
@@ -137,23 +139,23 @@ function lines({ title, say, series, x: xAxis, y: yAxis, warm, rule, wide }) {
       for (const at of place) svg += `<circle cx="${at.split(",")[0]}" cy="${at.split(",")[1]}" r="4.5" fill="${s.hollow ? "var(--card)" : s.color}" stroke="${s.color}" stroke-width="2"/>`;
     }
   }
-  svg += `<line class="cross" y1="${TOP}" y2="${HEIGHT - BOTTOM}"/>`;
+  svg += `<line class="cross" y1="${TOP}" y2="${down - BOTTOM}"/>`;
   const card = addCard(title, say, shown.length > 1 || series[0].always ? shown : [], wide);
-  card.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${text(title)}">${svg}</svg><div class="tip"></div>`);
-  hover(card, shown, x, xAxis, yAxis);
+  card.insertAdjacentHTML("beforeend", `<svg viewBox="0 0 ${across} ${down}" role="img" aria-label="${text(title)}">${svg}</svg><div class="tip"></div>`);
+  hover(card, shown, x, xAxis, yAxis, across);
 }
 
-function hover(card, series, x, xAxis, yAxis) {
+function hover(card, series, x, xAxis, yAxis, across) {
   const svg = card.querySelector("svg"), cross = card.querySelector(".cross"), tip = card.querySelector(".tip");
   const all = [...new Set(series.flatMap((s) => s.points.map((p) => p[0])))].sort((a, b) => a - b);
   svg.addEventListener("mousemove", (event) => {
     const box = svg.getBoundingClientRect();
-    const at = ((event.clientX - box.left) / box.width) * WIDTH;
+    const at = ((event.clientX - box.left) / box.width) * across;
     const nearest = all.reduce((best, value) => (Math.abs(x.at(value) - at) < Math.abs(x.at(best) - at) ? value : best), all[0]);
     const rows = series.map((s) => [s, s.points.find((p) => p[0] === nearest)]).filter(([, p]) => p);
     tip.innerHTML = `<b>${text((xAxis.tell ?? xAxis.format)(nearest))}</b>` + rows.map(([s, p]) => `<div><span><i style="background:${s.color}"></i>${text(s.name)}</span><span>${text((yAxis.tell ?? yAxis.format)(p[1]))}</span></div>`).join("");
     for (const end of ["x1", "x2"]) cross.setAttribute(end, x.at(nearest));
-    const left = (x.at(nearest) / WIDTH) * box.width;
+    const left = (x.at(nearest) / across) * box.width;
     tip.style.left = left > box.width * 0.6 ? `${left - tip.offsetWidth + 4}px` : `${left + 28}px`;
     tip.style.top = "52px";
     for (const part of [cross, tip]) part.style.visibility = "visible";
@@ -243,14 +245,17 @@ function runTiles(sides) {
     list.push({ name: "broker CPU", value: [digits(b.cores), "cores"], more: b.cpu_seconds_per_million ? `${digits(b.cpu_seconds_per_million)} s per million` : "" });
     list.push({ name: "broker memory", value: bytes(b.rss_bytes), more: `${bytesText(b.rss_bytes_max)} at most` });
   }
-  list.push({ name: "harness CPU", value: [digits(data.harness.cpu_us_per_message ?? 0), "µs/msg"], more: `busiest thread ${whole(data.harness.busiest_thread * 100)} %` });
+  list.push({ name: "harness CPU", value: [digits(data.harness.cpu_us_per_message ?? 0), "µs/msg"], more: `a thread used ${whole(data.harness.busiest_thread * 100)}%` });
   tiles(list);
 }
+
+/** The middle of a stretch of so many seconds that ends at a time, to the hundredth. */
+const middle = (end, seconds) => Math.round((end - seconds / 2) * 100) / 100;
 
 function timePlots(sides) {
   const warm = Math.max(0, ...data.series.filter((s) => s.warmup).map((s) => s.at));
   // What is shorter than half a second is no rate.
-  const of = (side, value) => data.series.filter((s) => s[side] && s[side].seconds > 0.5).map((s) => [s.at, value(s[side])]);
+  const of = (side, value) => data.series.filter((s) => s[side] && s[side].seconds > 0.5).map((s) => [middle(s.at, s[side].seconds), value(s[side])]);
   lines({
     title: "Throughput", say: "messages a second", warm, x: SECONDS, y: { min: 0, format: short, tell: (v) => `${whole(v)} msg/s` },
     series: sides.map(([side, name, color]) => ({ name, color, area: true, points: of(side, (s) => s.messages / s.seconds) })),
@@ -289,7 +294,10 @@ function distributions(sides) {
 
 function processes() {
   const warm = Math.max(0, ...data.series.filter((s) => s.warmup).map((s) => s.at));
-  const rate = (field) => data.series.slice(1).map((s, at) => [s.at, (s[field] - data.series[at][field]) / (s.at - data.series[at].at || 1), s[field] !== null && s.at - data.series[at].at > 0.5]).filter((p) => p[2]).map((p) => [p[0], p[1]]);
+  const rate = (field) => data.series.slice(1).flatMap((s, at) => {
+    const before = data.series[at], seconds = s.at - before.at;
+    return s[field] === null || seconds <= 0.5 ? [] : [[middle(s.at, seconds), (s[field] - before[field]) / seconds]];
+  });
   const broker = data.broker ? rate("broker_cpu_seconds") : [];
   lines({
     title: "Processor time", say: "cores in use, each second", warm, x: SECONDS, y: { min: 0, format: digits, tell: (v) => `${digits(v)} cores` },
@@ -308,11 +316,13 @@ function processes() {
 function kneePlot() {
   const { tries, p99_bound_ms: bound, rate } = data.knee;
   const sorted = [...tries].sort((a, b) => a.rate - b.rate);
+  // Of several tries at one rate, the last decided.
+  const last = [...new Map(sorted.map((t) => [t.rate, t])).values()];
   const dots = (borne) => sorted.filter((t) => t.borne === borne && t.p99_us > 0).map((t) => [t.rate, t.p99_us]);
   lines({
     title: "The knee", say: rate ? `${whole(rate)} msg/s is the highest rate whose p99 stays under ${digits(bound)} ms` : `no rate stayed under ${digits(bound)} ms`, wide: true,
     x: { label: "messages a second asked for", log: true, tight: false, format: short, tell: (v) => `${whole(v)} msg/s` }, y: TIMES, rule: { value: bound * 1e3, name: `bound ${digits(bound)} ms` },
-    series: [{ name: "p50", color: "var(--p0)", points: sorted.filter((t) => t.p50_us > 0).map((t) => [t.rate, t.p50_us]) }, { name: "p99, borne", color: "var(--c2)", dots: true, points: dots(true) }, { name: "p99, not borne", color: "var(--bad)", dots: true, hollow: true, points: dots(false) }],
+    series: [{ name: "p50", color: "var(--p0)", points: last.filter((t) => t.p50_us > 0).map((t) => [t.rate, t.p50_us]) }, { name: "p99, borne", color: "var(--c2)", dots: true, points: dots(true) }, { name: "p99, not borne", color: "var(--bad)", dots: true, hollow: true, points: dots(false) }],
   });
   addTable("Rates that were tried", "in their order", ["asked for", "sent", "p50", "p99", ""], tries.map((t) => [whole(t.rate), whole(t.achieved), timeText(t.p50_us), timeText(t.p99_us), t.borne ? { kind: "better", text: "borne" } : { kind: "worse", text: t.reason }]), true);
 }
