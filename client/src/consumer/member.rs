@@ -378,7 +378,12 @@ impl Member {
                 writes.join_next().await;
             }
             let member = self.clone();
-            writes.spawn(async move { member.persist_now(&queue).await });
+            writes.spawn(async move {
+                // The next round has it too; at the end of a queue a failure is a warning.
+                if let Err(error) = member.persist(&queue).await {
+                    tracing::debug!(queue = %super::allocate::queue_text(&queue.id), %error, "progress was not stored yet");
+                }
+            });
         }
         while writes.join_next().await.is_some() {}
     }

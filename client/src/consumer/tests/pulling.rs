@@ -287,3 +287,43 @@ async fn a_pause_stops_pulls_and_the_end_of_it_starts_them() {
     inbox.offsets(3).await;
     consumer.shutdown().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_group_goes_on_with_the_slave_when_its_master_is_gone() {
+    // What plays the slave here.
+    let world = World::new(1).await;
+    world.store("T", 0, 3, "");
+    let (master, slave) = (crate::fake::nobody().await, world.broker.addr());
+    let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let known = gone.clone();
+    let servers = crate::fake::Fake::start(move |_| {
+        use ringmq_net::body::{Body, TopicRouteData};
+        let body = crate::fake::route(&[("a", master.clone())], 1);
+        let mut data = TopicRouteData::from_json(&body).unwrap();
+        let addrs = &mut data.brokers[0].broker_addrs;
+        addrs.insert(1, slave.clone());
+        if known.load(Ordering::SeqCst) {
+            addrs.remove(&0);
+        }
+        React::Answer(ok().with_body(data.to_json()))
+    })
+    .await;
+    let client = crate::Client::builder().name_server(servers.addr()).build().unwrap();
+    let (send, mut inbox) = inbox();
+    let builder = client.consumer("g").subscribe("T", "*").consume_from(ConsumeFrom::First);
+    let consumer = builder
+        .timing(|timing| timing.rebalance_again = Duration::from_millis(20))
+        .start(move |message| {
+            let send = send.clone();
+            async move { drop(send.send(message)) }
+        })
+        .await
+        .unwrap();
+    // The slave knows the members; but a group's progress is not guessed while its master does not answer.
+    world.broker.until_asked(request::GET_CONSUMER_LIST_BY_GROUP, 2).await;
+    assert!(inbox.is_empty());
+    gone.store(true, Ordering::SeqCst);
+    inbox.offsets(3).await;
+    consumer.shutdown().await.unwrap();
+    assert_eq!(world.stored(0), Some(3));
+}
