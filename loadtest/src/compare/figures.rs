@@ -68,7 +68,8 @@ pub fn of_run(report: &Report) -> Vec<(Kind, f64)> {
     }
     if let Some(side) = receives.or(report.send.as_ref()) {
         let latency = &side.latency;
-        if report.send.is_some() {
+        // What never came has no latency, rather than a good one.
+        if report.send.is_some() && latency.count > 0 {
             let ms = [(P50, latency.p50_us), (P99, latency.p99_us), (P999, latency.p999_us)];
             figures.extend(ms.map(|(kind, us)| (kind, us / 1e3)));
         }

@@ -347,7 +347,7 @@ function runTables(sides) {
 function compare() {
   const names = data.endpoints, base = names[0];
   const unclean = data.rows.flatMap((row) => Object.entries(row.unclean).map(([name, count]) => `${row.name}: ${count} of ${data.rounds} runs of ${name} had errors`));
-  header(data.title, [[unclean.length === 0, unclean.length ? "some runs had errors" : "all runs clean"]], `${when(data.started_unix_ms)} · ${data.rounds} rounds, in turn · ${names.join(", ")} · ${data.tool}`);
+  header(data.title, [[unclean.length === 0, unclean.length ? "some runs had errors" : "all runs clean"]], `${when(data.started_unix_ms)} · ${data.rounds} ${data.rounds === 1 ? "round" : "rounds"}, in turn · ${names.join(", ")} · ${data.tool}`);
   notes(unclean, true);
   notes(data.notes, false);
   addGrid();
@@ -360,7 +360,7 @@ function compare() {
 function advantages(base, other) {
   const list = data.rows.flatMap((row) => row.measures.filter((m) => m.advantage[other]).map((m) => ({ row: row.name, name: m.name, ...m.advantage[other] })));
   if (list.length === 0) return;
-  const high = 26, left = 300, width = 1160, right = 96, height = list.length * high + 34;
+  const high = 26, left = 372, width = 1160, right = 96, height = list.length * high + 34;
   const x = scale(list.flatMap((a) => [a.low, a.high, 1]), { log: true }, left, width - right);
   let svg = "";
   for (const tick of x.ticks) svg += `<line class="grid-line" x1="${x.at(tick)}" x2="${x.at(tick)}" y1="0" y2="${height - 28}"/><text x="${x.at(tick)}" y="${height - 10}" text-anchor="middle">${digits(tick)}×</text>`;
@@ -369,7 +369,7 @@ function advantages(base, other) {
     const y = at * high + 14, color = a.median >= 1 ? "var(--c2)" : "var(--bad)";
     const first = at === 0 || list[at - 1].row !== a.row;
     if (first && at > 0) svg += `<line class="grid-line" x1="0" x2="${width}" y1="${y - 13}" y2="${y - 13}"/>`;
-    if (first) svg += `<text x="0" y="${y + 4}" style="fill:var(--ink);font-size:12px">${text(a.row.length > 36 ? a.row.slice(0, 35) + "…" : a.row)}<title>${text(a.row)}</title></text>`;
+    if (first) svg += `<text x="0" y="${y + 4}" style="fill:var(--ink);font-size:12px">${text(a.row.length > 42 ? a.row.slice(0, 41) + "…" : a.row)}<title>${text(a.row)}</title></text>`;
     svg += `<text x="${left - 12}" y="${y + 4}" text-anchor="end">${text(a.name)}</text>`;
     svg += `<line x1="${x.at(a.low)}" x2="${Math.max(x.at(a.high), x.at(a.low) + 1)}" y1="${y}" y2="${y}" stroke="${color}" stroke-width="6" opacity=".28" stroke-linecap="round"/><circle cx="${x.at(a.median)}" cy="${y}" r="4.5" fill="${color}"/>`;
     svg += `<text x="${width - 4}" y="${y + 4}" text-anchor="end" style="fill:var(--ink);font-size:12px">${digits(a.median)}×</text>`;
@@ -388,7 +388,8 @@ function rowTable(row, names, base) {
   const factor = (m, name) => {
     const a = m.advantage[name];
     if (!a) return "";
-    return { kind: a.low > 1 ? "better" : a.high < 1 ? "worse" : "", html: `${digits(a.median)}×<span class="spread">${digits(a.low)} – ${digits(a.high)}</span>` };
+    const spread = a.values.length > 1 ? `<span class="spread">${digits(a.low)} – ${digits(a.high)}</span>` : "";
+    return { kind: a.low > 1 ? "better" : a.high < 1 ? "worse" : "", html: `${digits(a.median)}×${spread}` };
   };
   const rows = row.measures.map((m) => [m.name, ...names.map((name) => figure(m, name)), ...names.slice(1).map((name) => factor(m, name))]);
   addTable(row.name, row.command, ["", ...names, ...names.slice(1).map((name) => `against ${name}`)], rows, true);
