@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::AdminArgs;
 use crate::config::{Durability, LogFormat, Role};
+use crate::log_tail::TailFrom;
 use crate::quick::{SendArgs, TailArgs};
 
 /// A message broker that stock RocketMQ clients use unmodified.
@@ -41,7 +42,7 @@ pub enum Command {
     Tail(TailArgs),
     /// Run every start-up check and measure the disk, then exit.
     Check(CheckArgs),
-    /// Look at the log of a store, offline; also of a stock broker's.
+    /// Look at the log of a store, also of a stock broker's, or follow that of a running broker.
     Log(LogArgs),
     /// Ask running brokers how they are.
     Admin(AdminArgs),
@@ -169,13 +170,38 @@ pub struct LogArgs {
     pub command: LogCommand,
 }
 
-/// The subcommands of `ringmq log`. Neither changes anything.
+/// The subcommands of `ringmq log`. None changes anything.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LogCommand {
     /// Print the records of one store, one a line; other findings begin with `#`.
     Dump(LogDumpArgs),
     /// Check every record, block, queue unit and index entry of a store and of the shards below it; exit status 1 if something is wrong.
     Verify(LogVerifyArgs),
+    /// Print the records of a running RingMQ broker's shard as they are stored, over its HA port; no replica, and nobody waits for it.
+    Tail(LogTailArgs),
+}
+
+/// Flags of `ringmq log tail`.
+#[derive(Debug, Clone, Args)]
+pub struct LogTailArgs {
+    /// The shard's HA port: the broker's port + 1.
+    #[arg(value_name = "HOST:PORT")]
+    pub addr: String,
+    /// Where to begin: `oldest`, `now`, or the physical offset of a record.
+    #[arg(long, value_name = "WHERE", default_value = "now")]
+    pub from: TailFrom,
+    /// Stop after this many records.
+    #[arg(long, value_name = "N", conflicts_with = "raw")]
+    pub count: Option<u64>,
+    /// Only records of this topic.
+    #[arg(long, value_name = "NAME", conflicts_with = "raw")]
+    pub topic: Option<String>,
+    /// Print bodies too, as text.
+    #[arg(long, conflicts_with = "raw")]
+    pub body: bool,
+    /// Write the log's bytes as they are stored instead: a copy of the log from there on.
+    #[arg(long)]
+    pub raw: bool,
 }
 
 /// Flags of `ringmq log dump`.

@@ -9,6 +9,7 @@ pub mod broker;
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod log_tail;
 pub mod log_tool;
 pub mod logging;
 pub mod memory;

@@ -20,6 +20,7 @@ use ringmq_net::record::{Properties, RecordView};
 use thiserror::Error;
 
 use crate::cli::{LogArgs, LogCommand, LogDumpArgs};
+use crate::log_tail::{self, LogTailError};
 
 /// Problems of one store that are printed; further ones are only counted.
 const PROBLEMS_SHOWN: u64 = 100;
@@ -36,6 +37,9 @@ pub enum LogToolError {
     /// The index cannot be read.
     #[error(transparent)]
     Index(IndexCheckError),
+    /// A running broker's log could not be followed.
+    #[error(transparent)]
+    Tail(#[from] LogTailError),
     /// Standard output is gone, other than by a closed pipe.
     #[error("standard output: {0}")]
     Output(io::Error),
@@ -45,6 +49,9 @@ pub enum LogToolError {
 pub fn run(args: &LogArgs) -> Result<ExitCode, LogToolError> {
     let mut out = BufWriter::new(io::stdout().lock());
     let outcome = match &args.command {
+        LogCommand::Tail(tail) => {
+            log_tail::run(tail, &mut out).map(|()| ExitCode::SUCCESS).map_err(LogToolError::from)
+        }
         LogCommand::Dump(dump_args) => dump(dump_args, &mut out).map(|()| ExitCode::SUCCESS),
         LogCommand::Verify(verify_args) => verify(&verify_args.dir, &mut out),
     };
@@ -91,7 +98,11 @@ fn dump(args: &LogDumpArgs, out: &mut impl Write) -> Result<(), LogToolError> {
     written.map_err(LogToolError::Output)
 }
 
-fn dump_record(record: &RecordView<'_>, with_body: bool, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn dump_record(
+    record: &RecordView<'_>,
+    with_body: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     write!(
         out,
         "{} size={} topic={} queue={} offset={} stored={} born={} from={} reconsumed={} sysflag={} body={}",

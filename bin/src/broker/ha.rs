@@ -211,7 +211,8 @@ impl Broker {
                 lag_bytes: visible.saturating_sub(peer.acked()),
                 lag_seconds: peer.lag(visible).as_secs_f64(),
             };
-            snapshot.slaves = master.peers().iter().map(counts).collect();
+            snapshot.slaves =
+                master.peers().iter().filter(|peer| !peer.is_observer()).map(counts).collect();
         }
         snapshot.follower = self.ha.slave.get().map(|slave| FollowerCounts {
             following: slave.state() == SlaveState::Following,
@@ -252,8 +253,11 @@ impl Broker {
         let visible = self.shard.log().visible();
         put("ringmqHaReplicated".to_owned(), self.ha.replicated().to_string());
         let peers = master.peers();
-        put("ringmqHaSlaves".to_owned(), peers.len().to_string());
-        for (at, peer) in peers.iter().enumerate() {
+        let (observers, slaves): (Vec<_>, Vec<_>) =
+            peers.into_iter().partition(|peer| peer.is_observer());
+        put("ringmqHaSlaves".to_owned(), slaves.len().to_string());
+        put("ringmqHaObservers".to_owned(), observers.len().to_string());
+        for (at, peer) in slaves.iter().enumerate() {
             let id = peer.slave().map_or_else(|| "unknown".to_owned(), |id| id.to_string());
             let protocol = if peer.granted().is_some() { "terms" } else { "stock" };
             put(

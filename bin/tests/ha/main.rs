@@ -14,6 +14,7 @@ mod promote;
 mod stock;
 mod stream;
 mod sync;
+mod tail;
 mod three;
 
 use std::sync::Arc;

@@ -115,6 +115,11 @@ impl Peer {
         self.granted.get()
     }
 
+    /// Whether it only reads along: no slave.
+    pub fn is_observer(&self) -> bool {
+        self.granted.get().is_some_and(|all| all.has(Capabilities::OBSERVER))
+    }
+
     fn takes_metadata(&self) -> bool {
         let granted = self.granted.get().is_some_and(|all| all.has(Capabilities::METADATA));
         granted && *self.state.borrow() == PeerState::Streaming
