@@ -73,7 +73,7 @@ pub struct CommonOptions {
     /// Drive by pre-encoded frames over plain sockets, which costs least, instead of through the client crate.
     #[arg(long)]
     pub raw: bool,
-    /// A broker's address (of one shard); may be repeated.
+    /// A broker's address (of one shard) with --raw; may be repeated.
     #[arg(long, value_name = "HOST:PORT")]
     pub addr: Vec<String>,
     /// Name servers that know the topic's brokers; not asked when --addr is given.
@@ -88,7 +88,7 @@ pub struct CommonOptions {
     /// Threads of the harness (end to end: for each side).
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
-    /// Form of request headers.
+    /// Form of request headers with --raw; clients send JSON.
     #[arg(long, value_enum, default_value_t = Serialization::Json)]
     pub serialize: Serialization,
     /// How long to measure, after the warm-up.
@@ -203,7 +203,7 @@ pub struct ConsumeOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonOptions,
-    /// Connections in all; one for each queue unless given.
+    /// Connections in all with --raw, one for each queue unless given; clients have one to each broker.
     #[arg(long, value_name = "N")]
     pub connections: Option<usize>,
     /// Where to begin: `min`, `max`, or a queue offset.
