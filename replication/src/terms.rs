@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_term_without_a_write_is_replaced_by_the_next() {
-        // controller.md 6.5 of stock 5.5.0: it kept (10, X) and refused (11, X).
+        // Stock 5.5.0 kept (10, X) and refused (11, X).
         let mut terms = list(&[(9, 10, 1), (10, 50, 2)]);
         terms.append(Term { number: 11, start: 50, id: TermId(3) }).unwrap();
         assert_eq!(terms, list(&[(9, 10, 1), (11, 50, 3)]));
