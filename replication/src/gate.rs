@@ -10,8 +10,11 @@ struct Peer {
     id: PeerId,
     /// The slave's own id in its group; a stock slave does not tell it.
     slave: Option<i64>,
-    /// It is waited for.
+    /// It was admitted as that slave.
+    admitted: bool,
+    /// It is waited for: of the connections of one slave, one is.
     counts: bool,
+    /// What it reported, since another connection of the slave took its place if one did.
     held: u64,
 }
 
@@ -48,7 +51,7 @@ impl SyncGate {
     pub fn join(&mut self) -> PeerId {
         let id = PeerId(self.next_id);
         self.next_id += 1;
-        self.peers.push(Peer { id, slave: None, counts: true, held: 0 });
+        self.peers.push(Peer { id, slave: None, admitted: false, counts: true, held: 0 });
         self.count();
         id
     }
@@ -56,17 +59,19 @@ impl SyncGate {
     /// What he is must be seen first: he does not count until he is admitted.
     pub fn withhold(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.id == id) {
-            peer.counts = false;
-            peer.held = 0;
+            (peer.admitted, peer.counts, peer.held) = (false, false, 0);
+            let slave = peer.slave;
+            self.let_another_count(slave);
         }
         self.count();
     }
 
-    /// He is the slave `slave` and counts. Another connection of the same slave counts no more: one slave is never two.
+    /// He is the slave `slave` and counts. Another connection of the same slave counts no more, while this one does: one slave is never
+    /// two.
     pub fn admit(&mut self, id: PeerId, slave: i64) {
         for peer in &mut self.peers {
             if peer.id == id {
-                (peer.slave, peer.counts) = (Some(slave), true);
+                (peer.slave, peer.admitted, peer.counts) = (Some(slave), true, true);
             } else if peer.slave == Some(slave) {
                 (peer.counts, peer.held) = (false, 0);
             }
@@ -74,15 +79,30 @@ impl SyncGate {
         self.count();
     }
 
-    /// Its connection has ended.
+    /// Its connection has ended. If the slave has another one, that counts again.
     pub fn leave(&mut self, id: PeerId) {
+        let gone = self.peers.iter().find(|peer| peer.id == id).and_then(|peer| peer.slave);
         self.peers.retain(|peer| peer.id != id);
+        self.let_another_count(gone);
         self.count();
+    }
+
+    /// The newest connection that was admitted as this slave counts, if none does.
+    fn let_another_count(&mut self, slave: Option<i64>) {
+        let same = |peer: &&mut Peer| peer.slave == slave && peer.admitted;
+        if slave.is_some()
+            && !self.peers.iter().any(|peer| peer.slave == slave && peer.counts)
+            && let Some(newest) = self.peers.iter_mut().rev().find(same)
+        {
+            newest.counts = true;
+        }
     }
 
     /// It holds the log up to `offset`; the caller has checked that it can. Never goes back. Whether more is replicated than before.
     pub fn acked(&mut self, id: PeerId, offset: u64) -> bool {
-        let found = self.peers.iter_mut().find(|peer| peer.id == id && peer.counts);
+        // A report of one whose place was taken shows that it lives, and counts once that place is free.
+        let found =
+            self.peers.iter_mut().find(|peer| peer.id == id && (peer.counts || peer.admitted));
         let Some(peer) = found.filter(|peer| peer.held < offset) else { return false };
         peer.held = offset;
         let before = self.replicated;
@@ -182,5 +202,25 @@ mod tests {
         gate.admit(c, 8);
         assert!(!gate.acked(c, 120));
         assert_eq!(gate.holders(120), 2);
+    }
+
+    #[test]
+    fn a_connection_whose_place_was_taken_counts_again_when_the_later_one_is_gone() {
+        let mut gate = SyncGate::new(1, 1_000);
+        let [a, b, c] = [gate.join(), gate.join(), gate.join()];
+        [a, b, c].into_iter().for_each(|id| gate.withhold(id));
+        gate.admit(a, 7);
+        assert!(gate.acked(a, 100));
+        gate.admit(b, 7);
+        gate.admit(c, 7);
+        gate.leave(c);
+        assert_eq!((gate.connected(), gate.replicated()), (1, 0), "it has not reported since");
+        assert!(gate.acked(b, 110), "the newest one");
+        assert!(!gate.acked(a, 120));
+        gate.withhold(b);
+        assert_eq!((gate.connected(), gate.replicated()), (1, 120), "nor is b, which was refused");
+        gate.leave(a);
+        gate.leave(b);
+        assert_eq!((gate.connected(), gate.replicated()), (0, 0));
     }
 }
