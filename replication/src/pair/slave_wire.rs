@@ -129,7 +129,10 @@ impl SlaveSession {
                 let head = crc32c::crc32c(buffer.get(..DATA_HEADER_BYTES).unwrap_or_default());
                 return self.data(&header, head, log);
             }
-            MasterFrame::Metadata(body) => return Ok(Parsed::Metadata(body, len)),
+            MasterFrame::Metadata(body) if self.phase == Phase::Following => {
+                return Ok(Parsed::Metadata(body, len));
+            }
+            MasterFrame::Metadata(_) => return Err(Trouble::OutOfOrder("metadata")),
             MasterFrame::Refusal { reason, offset } => {
                 return Err(Trouble::Refused { reason, offset });
             }

@@ -136,6 +136,18 @@ fn following(capabilities: Capabilities) -> (SlaveSession, Side) {
     (session, side)
 }
 
+#[test]
+fn metadata_of_a_master_whose_log_is_not_followed_yet_is_not_taken() {
+    let side = side();
+    let metadata = wire::encode_metadata(b"offsets").expect("a small one");
+    let mut session = SlaveSession::new(slave_config(), Speech::Terms { known: true }, 0);
+    let early = session.parse(0, &metadata, &side.slave());
+    assert_eq!(early, Err(Trouble::OutOfOrder("metadata")));
+    let (mut session, side) = following(Capabilities::METADATA);
+    let taken = session.parse(0, &metadata, &side.slave());
+    assert_eq!(taken, Ok(Parsed::Metadata(b"offsets", metadata.len())));
+}
+
 fn data(body_len: u32, offset: i64, number: i32, start: i64) -> [u8; 36] {
     let term = WireTerm { number, start };
     DataHeader { body_len, offset, term, confirmed: i64::MAX }.encode()
