@@ -444,7 +444,7 @@ impl MasterSession {
         let idle = now_ms.saturating_sub(self.sent_ms) >= ms(self.config.timing.heartbeat);
         idle.then(|| {
             self.writing = true;
-            MasterAction::Send(self.head(from, 0, log).bytes().to_vec())
+            MasterAction::Send(self.sealed(self.head(from, 0, log), &[]).bytes().to_vec())
         })
     }
 
@@ -465,6 +465,11 @@ impl MasterSession {
         let head = self.head(from, body.len() as u32, log);
         self.side.sent(body.len() as u64);
         self.writing = true;
+        self.sealed(head, body)
+    }
+
+    /// A frame's head behind its CRC, if that was granted. A heartbeat has one too, for it tells what is acknowledged.
+    fn sealed(&self, head: FrameHead, body: &[u8]) -> FrameHead {
         if !self.granted.has(Capabilities::FRAME_CRC) {
             return head;
         }

@@ -271,7 +271,7 @@ pub struct SlaveSession {
     pub(super) compare: Comparison,
     confirmed: u64,
     /// The same, of which not all is held yet.
-    pub(super) promised: u64,
+    promised: u64,
     pub(super) master_end: u64,
     pub(super) heard_ms: u64,
     pub(super) answered: bool,
@@ -393,7 +393,19 @@ impl SlaveSession {
         self.heard_ms = now_ms;
         match self.body.take() {
             Some(body) if !intact => Err(Trouble::Damaged(body.at)),
-            _ => Ok(()),
+            Some(body) => {
+                self.promise(body.confirmed);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An intact frame says that messages are acknowledged up to here.
+    pub(super) fn promise(&mut self, confirmed: u64) {
+        // One after the other, so that a slave that is always a little behind gets there too.
+        if self.promised <= self.confirmed {
+            self.promised = self.promised.max(confirmed);
         }
     }
 

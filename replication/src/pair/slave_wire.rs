@@ -27,6 +27,8 @@ pub struct Body {
     pub term: Option<Term>,
     /// What the CRC-32C of header and body must be, and what that of the header is.
     pub crc: Option<(u32, u32)>,
+    /// What its header says is acknowledged.
+    pub(super) confirmed: u64,
 }
 
 impl Body {
@@ -95,6 +97,7 @@ impl SlaveSession {
             len: head.body_len,
             term: self.unknown_term(offset, head.body_len, log),
             crc: None,
+            confirmed: 0,
         };
         Ok(self.take(body, HA_HEADER_BYTES))
     }
@@ -195,18 +198,22 @@ impl SlaveSession {
         let Ok(offset) = u64::try_from(header.offset) else {
             return Err(Trouble::OutOfOrder("a heartbeat without an offset"));
         };
+        let expected = self.frame_crc.take();
+        if len == 0 && expected.is_some_and(|crc| crc != head_crc) {
+            return Err(Trouble::Damaged(offset));
+        }
         let place = place(offset, len, log.end, log.is_empty(), log.segment)?;
         if len as u64 > log.segment - offset % log.segment.max(1) {
             return Err(Mismatch::Crosses { master: offset, len }.into());
         }
-        let expected = self.frame_crc.take();
-        if len > 0 && expected.is_none() && self.granted.has(Capabilities::FRAME_CRC) {
+        let proven = expected.is_some() || !self.granted.has(Capabilities::FRAME_CRC);
+        if len > 0 && !proven {
             return Err(Trouble::OutOfOrder("a frame without its CRC"));
         }
         self.master_end = self.master_end.max(offset + len as u64);
-        // One after the other, so that a slave that is always a little behind gets there too.
-        if self.promised <= self.confirmed() {
-            self.promised = u64::try_from(header.confirmed).unwrap_or(0).max(self.promised);
+        let confirmed = u64::try_from(header.confirmed).unwrap_or(0);
+        if len == 0 && proven {
+            self.promise(confirmed);
         }
         let body = Body {
             at: offset,
@@ -214,6 +221,7 @@ impl SlaveSession {
             len,
             term: if len > 0 { self.new_term(header, offset, log)? } else { None },
             crc: expected.map(|crc| (crc, head_crc)),
+            confirmed,
         };
         let head = DATA_HEADER_BYTES;
         Ok(self.take(body, head))

@@ -199,6 +199,60 @@ fn a_frame_without_its_checksum_or_with_a_wrong_one_never_gets_into_the_log() {
     }
 }
 
+fn told(body_len: u32, confirmed: i64) -> Vec<u8> {
+    let term = WireTerm { number: 1, start: 0 };
+    DataHeader { body_len, offset: 0, term, confirmed }.encode().to_vec()
+}
+
+#[test]
+fn what_a_damaged_frame_says_is_acknowledged_is_not_believed() {
+    let trouble = Err(Trouble::Damaged(0));
+    // A header whose body is found to be another one.
+    let (mut session, mut side) = following(Capabilities::FRAME_CRC);
+    session.parse(0, &wire::encode_frame_crc(1), &side.slave()).expect("a CRC");
+    session.parse(0, &told(4, 500), &side.slave()).expect("a header");
+    side.bytes = history(0, 0, 700);
+    let _ = session.next(0, &side.slave());
+    assert_eq!((session.body(0, false), session.confirmed()), (trouble, 0));
+    // A heartbeat with no CRC, with its own, and with another's.
+    let (mut session, mut side) = following(Capabilities::FRAME_CRC);
+    let beat = told(0, 500);
+    session.parse(0, &beat, &side.slave()).expect("a heartbeat");
+    let empty = side.clone();
+    side.bytes = history(0, 0, 700);
+    let _ = session.next(0, &side.slave());
+    assert_eq!(session.confirmed(), 0, "it may be damaged");
+    for (crc, want) in [(crc32c::crc32c(&beat), true), (1, false)] {
+        session.parse(0, &wire::encode_frame_crc(crc), &empty.slave()).expect("a CRC");
+        assert_eq!(session.parse(0, &beat, &empty.slave()).is_ok(), want);
+        let _ = session.next(0, &side.slave());
+        assert_eq!(session.confirmed(), 500);
+    }
+}
+
+#[test]
+fn a_heartbeat_comes_with_its_checksum() {
+    let mut side = side();
+    side.bound = 600;
+    let mut session = MasterSession::new(master_config(), 0);
+    session.received(0, &HELLO.to_be_bytes(), &side.master());
+    let handshake = encode_slave_handshake(Capabilities::FRAME_CRC, 3);
+    session.received(0, &handshake, &side.master());
+    session.received(0, &encode_report(700), &side.master());
+    actions(&mut session, &side);
+    let Some(MasterAction::Send(beat)) = session.next(5_000, &side.master()) else {
+        panic!("nothing is sent")
+    };
+    let head = DataHeader {
+        body_len: 0,
+        offset: 700,
+        term: WireTerm { number: 1, start: 0 },
+        confirmed: 600,
+    };
+    let head = head.encode();
+    assert_eq!(beat, [&wire::encode_frame_crc(crc32c::crc32c(&head))[..], &head].concat());
+}
+
 #[test]
 fn what_a_master_says_is_acknowledged_counts_only_as_far_as_it_is_held() {
     let (mut session, mut side) = following(Capabilities::none());
