@@ -128,7 +128,8 @@ impl TermStore {
     }
 
     /// Begins a term of this node at `start`, the log's end. Blocks, and is durable when it returns: no byte of the term may be appended
-    /// before. One that starts where the last one does takes its place, for nothing was written in that one.
+    /// before. One that starts where the last one does takes its place, for nothing was written in that one. What was acknowledged beyond
+    /// `start` is lost to this log: the bound is `start` then, for of what is written there from now on nothing is acknowledged yet.
     ///
     /// # Errors
     /// [`StoreError::Io`]; no term has begun then.
@@ -144,7 +145,16 @@ impl TermStore {
         let term = Term { number, start, id };
         let mut list = self.list.borrow().clone();
         list.append(term).map_err(|error| refused(error.to_string()))?;
-        self.save(&list).run()?;
+        let mut save = self.save(&list);
+        let lost = self.bound.get() > start;
+        if lost {
+            save.files.push((self.paths.bound.clone(), encode_bound(start)));
+        }
+        save.run()?;
+        if lost {
+            self.bound.set(start);
+            self.saved_bound.set(start);
+        }
         self.adopt(list);
         Ok(term)
     }
@@ -181,7 +191,7 @@ impl TermStore {
         self.bound.get()
     }
 
-    /// More was acknowledged.
+    /// More was acknowledged: only a term that [begins](Self::begin) below takes that back.
     pub fn raise_bound(&self, offset: u64) {
         self.bound.set(self.bound.get().max(offset));
     }
@@ -289,6 +299,21 @@ mod tests {
         let (store, notes) = TermStore::load(&layout, FOUND).expect("readable files");
         assert!(store.list().is_empty() && notes.len() == 1, "{notes:?}");
         assert_eq!(store.begin(0).expect("a term").number, 2, "the ids tell of the number");
+    }
+
+    #[test]
+    fn a_term_that_begins_below_the_bound_promises_nothing_of_its_own() {
+        let (_dir, layout) = layout();
+        let store = load(&layout, 900);
+        store.raise_bound(800);
+        store.save_bound().expect("it has grown").1.run().expect("a write");
+        store.begin(900).expect("a term");
+        assert_eq!(load(&layout, 700).bound(), 800, "as a slave it may get there again");
+        let store = load(&layout, 700);
+        store.begin(700).expect("a term");
+        assert_eq!((store.bound(), load(&layout, 700).bound()), (700, 700));
+        store.raise_bound(750);
+        assert_eq!(store.save_bound().expect("it has grown").0, 750);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn open_terms(
                 broker = config.name,
                 end,
                 acknowledged = terms.bound(),
-                "this log has lost messages that were acknowledged because slaves held them: stop this master and start a slave that has them in its place"
+                "this log has lost messages that were acknowledged because slaves held them: stop this master and start a slave that has them in its place; as long as it goes on, what it has counts as acknowledged and no more"
             );
         }
         let term = terms.begin(end).map_err(|error| error.to_string())?;

@@ -489,7 +489,8 @@ impl MasterSession {
                 number: term.map_or(0, |term| term.number as i32),
                 start: term.map_or(0, |term| term.start as i64),
             },
-            confirmed: log.confirmed as i64,
+            // Never more than is there: what was lost is not what will be written in its place.
+            confirmed: log.confirmed.min(log.range.max) as i64,
         };
         FrameHead::new(&[], &header.encode())
     }

@@ -130,6 +130,15 @@ fn a_slave_learns_what_was_acknowledged_and_holds_it_only_when_it_has_all_of_it(
 }
 
 #[test]
+fn a_master_that_lost_what_was_acknowledged_tells_of_what_it_has() {
+    let mut upper = master(2_000, &[(1, 0, 7)]);
+    upper.bound = 2_900;
+    let mut duo = Duo::new(upper, Side::default());
+    assert_eq!(duo.talk(usize::MAX), End::CaughtUp);
+    assert_eq!(duo.confirmed, 2_000);
+}
+
+#[test]
 fn a_log_without_terms_is_compared_and_not_trusted() {
     // The same bytes: it goes on.
     let mut duo = Duo::new(master(3_000, &[(1, 2_500, 7)]), master(650, &[]));
