@@ -550,6 +550,11 @@ impl SlaveSession {
                     master_end: self.compare.master_end,
                 });
             }
+            if point < self.compare.master_min {
+                // It has nothing for what would be left.
+                let offset = i64::try_from(self.compare.master_min).unwrap_or(i64::MAX);
+                return Err(Trouble::Refused { reason: 2, offset });
+            }
             self.phase = Phase::Over;
             self.actions.push_back(SlaveAction::Cut(point));
             return Ok(());

@@ -185,6 +185,15 @@ fn a_slave_below_its_masters_first_byte_is_told_so() {
 }
 
 #[test]
+fn a_slave_that_parts_below_its_masters_first_byte_is_not_cut_in_vain() {
+    let mut upper = master(3_000, &[(1, 0, 7), (2, 700, 8)]);
+    upper.min = 2 * SEGMENT;
+    upper.bytes.drain(..2 * SEGMENT as usize);
+    let mut duo = Duo::new(upper, parted(700, 900, &[(1, 0, 7)]));
+    assert_eq!(duo.talk(usize::MAX), End::Trouble(Trouble::Refused { reason: 2, offset: 1_024 }));
+}
+
+#[test]
 fn an_observer_reads_all_and_counts_for_nothing() {
     let mut duo = Duo::new(master(3_000, &[(1, 0, 7)]), Side::default());
     duo.config.capabilities = duo.config.capabilities.with(Capabilities::OBSERVER);
