@@ -406,7 +406,7 @@ impl Master {
                     peer.sent.set(session.next_offset().unwrap_or(from));
                 }
                 Some(MasterAction::Crc { offset, len }) => {
-                    let crc = crc_of(&self.log, offset, len).await;
+                    let crc = crc_of(&self.log, offset, len).await?;
                     session.crc(offset, len, crc);
                 }
                 Some(MasterAction::Withhold) => {

@@ -1,20 +1,27 @@
 //! What moves bytes: sockets and the log on one side, the sessions on the other.
 
-use ringmq_engine::log::Log;
+use ringmq_engine::log::{Log, LogError};
 
 pub mod master;
 pub mod slave;
 mod socket;
 
-/// CRC-32C of `[offset - len, offset)`; `None` if not all of it can be read.
-async fn crc_of(log: &Log, offset: u64, len: u32) -> Option<u32> {
-    let mut at = offset.checked_sub(u64::from(len))?;
+/// CRC-32C of `[offset - len, offset)`; `None` if not all of it is in the log.
+///
+/// # Errors
+/// [`LogError`] of bytes that are there and can't be read: that proves nothing of them.
+async fn crc_of(log: &Log, offset: u64, len: u32) -> Result<Option<u32>, LogError> {
+    let Some(mut at) = offset.checked_sub(u64::from(len)) else { return Ok(None) };
     let mut crc = 0;
     while at < offset {
-        let left = usize::try_from(offset - at).ok()?;
-        let slice = log.stream(at, left).await.ok()??;
+        let left = usize::try_from(offset - at).unwrap_or(usize::MAX);
+        let slice = match log.stream(at, left).await {
+            Ok(Some(slice)) => slice,
+            Ok(None) | Err(LogError::OutOfRange { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         crc = crc32c::crc32c_append(crc, slice.bytes());
         at += slice.bytes().len() as u64;
     }
-    Some(crc)
+    Ok(Some(crc))
 }

@@ -560,7 +560,7 @@ impl Slave {
                     }
                 }
                 Some(SlaveAction::Crc { offset, len }) => {
-                    let crc = crc_of(self.shard.log(), offset, len).await;
+                    let crc = crc_of(self.shard.log(), offset, len).await?;
                     talk.session.crc(now, crc, &self.view(&self.terms.list()))?;
                 }
                 Some(SlaveAction::StoreTerms(list)) => {
