@@ -52,11 +52,13 @@ impl Touched {
         self.pairs.set(self.pairs.get() + 1);
     }
 
-    /// Whether slaves listen from now on; what was noted until then, or nothing if it was too much to be told.
+    /// Whether slaves listen from now on; what was noted until then, or nothing if that was too much to be told, or not all: before the
+    /// first slave listened nothing was noted, and what it got first may be older than this.
     fn take(&self, listened: bool) -> Option<HashMap<String, HashSet<String>>> {
-        self.listened.set(listened);
+        let noted = self.listened.replace(listened);
         let groups = self.groups.take();
-        (self.pairs.take() <= TOUCHED_MAX).then_some(groups)
+        let few = self.pairs.take() <= TOUCHED_MAX;
+        (few && (noted || !listened)).then_some(groups)
     }
 }
 
@@ -174,7 +176,9 @@ mod tests {
     fn what_is_committed_is_told_once_and_too_much_of_it_not_at_all() {
         let touched = Touched::default();
         touched.note("g", "t");
-        assert_eq!(touched.take(true), Some(HashMap::new()), "nobody listened");
+        assert_eq!(touched.take(false), Some(HashMap::new()), "nobody listens");
+        touched.note("g", "t");
+        assert_eq!(touched.take(true), None, "it was not noted, and is told with all");
         for _ in 0..3 {
             touched.note("g", "t");
         }
