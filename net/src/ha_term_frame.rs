@@ -80,6 +80,12 @@ impl Capabilities {
         Self(self.0 | other.0)
     }
 
+    /// What is in here and not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// What both sets have.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {

@@ -148,6 +148,8 @@ impl Broker {
             listen,
             timing: timing(config),
             batch_bytes: u32::try_from(config.batch_bytes).unwrap_or(u32::MAX),
+            // A slave tells of no changes: its own slaves ask, again and again.
+            metadata: !self.is_slave(),
         };
         let wanted = usize::try_from(config.in_sync_replicas).unwrap_or(usize::MAX);
         let gate = SyncGate::new(wanted, config.fall_behind_bytes);

@@ -28,6 +28,16 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// Most bytes of a body toward a stock slave, which takes up to 4 MiB less 12 (stock default: 32 KiB).
     pub stock_batch_bytes: u32,
+    /// Whether there is metadata for slaves that take it.
+    pub metadata: bool,
+}
+
+impl MasterConfig {
+    /// What is granted to a slave that can all of it.
+    fn grants(&self) -> Capabilities {
+        let all = wire::KNOWN;
+        if self.metadata { all } else { all.without(Capabilities::METADATA) }
+    }
 }
 
 /// The master's log as it is now.
@@ -287,7 +297,7 @@ impl MasterSession {
         match frame {
             SlaveFrame::Handshake { capabilities, slave_id } if self.slave.is_none() => {
                 self.slave = Some(slave_id);
-                self.granted = capabilities.and(wire::KNOWN);
+                self.granted = capabilities.and(self.config.grants());
                 self.answer_handshake(log);
                 self.enter(PeerState::Aligning);
             }

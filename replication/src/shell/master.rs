@@ -49,6 +49,8 @@ pub struct MasterConfig {
     pub timing: Timing,
     /// Most bytes of a frame's body to a stock slave, which takes up to 4 MiB less 12 (stock default: 32 KiB).
     pub batch_bytes: u32,
+    /// Whether its broker [tells](Master::tell) metadata.
+    pub metadata: bool,
 }
 
 /// What a master asks of its broker, and tells it.
@@ -310,8 +312,11 @@ impl Master {
     async fn talk(&self, stream: &mut TcpStream, peer: &Peer) -> Result<(), End> {
         let timing = self.config.timing;
         let began = Instant::now();
-        let config =
-            crate::pair::MasterConfig { timing, stock_batch_bytes: self.config.batch_bytes };
+        let config = crate::pair::MasterConfig {
+            timing,
+            stock_batch_bytes: self.config.batch_bytes,
+            metadata: self.config.metadata,
+        };
         let mut session = MasterSession::new(config, 0);
         let changes = self.terms.changes();
         let mut reports = [0; REPORTS_BYTES];

@@ -66,7 +66,7 @@ pub(crate) fn history(seed: u8, from: u64, to: u64) -> Vec<u8> {
 }
 
 pub(crate) fn master_config() -> MasterConfig {
-    MasterConfig { timing: Timing::default(), stock_batch_bytes: 128 }
+    MasterConfig { timing: Timing::default(), stock_batch_bytes: 128, metadata: true }
 }
 
 pub(crate) fn slave_config() -> SlaveConfig {

@@ -5,8 +5,8 @@ use ringmq_net::ha_term_frame::{
     encode_report, encode_slave_handshake, encode_welcome,
 };
 use ringmq_replication::pair::{
-    MasterAction, MasterClose, MasterSession, Parsed, PeerState, SlaveAction, SlaveSession, Speech,
-    Trouble,
+    MasterAction, MasterClose, MasterConfig, MasterSession, Parsed, PeerState, SlaveAction,
+    SlaveSession, Speech, Trouble,
 };
 use ringmq_replication::stock::Refused;
 
@@ -227,6 +227,21 @@ fn what_a_damaged_frame_says_is_acknowledged_is_not_believed() {
         assert_eq!(session.parse(0, &beat, &empty.slave()).is_ok(), want);
         let _ = session.next(0, &side.slave());
         assert_eq!(session.confirmed(), 500);
+    }
+}
+
+#[test]
+fn metadata_is_granted_by_those_alone_that_tell_it() {
+    let side = side();
+    let wanted = Capabilities::METADATA.with(Capabilities::FRAME_CRC);
+    for (metadata, granted) in [(true, wanted), (false, Capabilities::FRAME_CRC)] {
+        let config = MasterConfig { metadata, ..master_config() };
+        let mut session = MasterSession::new(config, 0);
+        session.received(0, &HELLO.to_be_bytes(), &side.master());
+        session.received(0, &encode_slave_handshake(wanted, 3), &side.master());
+        assert_eq!(session.granted(), granted);
+        session.received(0, &encode_report(700), &side.master());
+        assert_eq!(session.takes_metadata(), metadata);
     }
 }
 

@@ -426,7 +426,7 @@ impl World {
         });
         let master = &mut self.nodes[self.master];
         let peer = master.gate.join();
-        let config = MasterConfig { timing: TIMING, stock_batch_bytes: 300 };
+        let config = MasterConfig { timing: TIMING, stock_batch_bytes: 300, metadata: true };
         let session = MasterSession::new(config, now);
         master.served.push(Served { link, peer, session, acked: 0, writing: false });
     }
