@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -51,6 +52,26 @@ pub(super) struct Ha {
 struct Heard {
     addr: Option<String>,
     ha_addr: Option<String>,
+}
+
+/// Whose log comes in: as long as it is equal, it is of the same master over the same connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// The HA port, as it was configured or heard of.
+    ha_addr: String,
+    peer: Option<SocketAddr>,
+    connections: u64,
+    heard: Heard,
+}
+
+impl Followed {
+    /// The address for requests of the master that is followed, if the name server tells of that one.
+    fn told_addr(&self) -> Option<&str> {
+        let told = self.heard.ha_addr.as_deref()?;
+        let same = told == self.ha_addr
+            || self.peer.is_some_and(|peer| told.parse::<SocketAddr>() == Ok(peer));
+        self.heard.addr.as_deref().filter(|_| same)
+    }
 }
 
 impl Ha {
@@ -117,6 +138,17 @@ impl Ha {
         self.slave.get().is_some_and(|slave| slave.state() == SlaveState::Following)
     }
 
+    /// Whose log comes in, while it does.
+    pub(super) fn followed(&self) -> Option<Followed> {
+        let slave = self.slave.get().filter(|_| self.is_following())?;
+        Some(Followed {
+            ha_addr: slave.followed()?,
+            peer: slave.master(),
+            connections: slave.connections(),
+            heard: self.heard.borrow().clone(),
+        })
+    }
+
     pub(super) fn stop(&self) {
         if let Some(master) = self.master.get() {
             master.stop();
@@ -135,6 +167,20 @@ impl Broker {
     /// Whether this broker is a slave: it takes no messages and no changes, and serves reads.
     pub(super) fn is_slave(&self) -> bool {
         self.config.role == Role::Slave
+    }
+
+    /// Where the tables of the master whose log is followed are asked for, which need not be the one that a name server tells of. `None`
+    /// if that is not known.
+    pub(super) async fn tables_addr(&self, of: &Followed) -> Option<String> {
+        if let Some(addr) = of.told_addr() {
+            return Some(addr.to_owned());
+        }
+        self.config.ha_master.as_ref().filter(|configured| **configured == of.ha_addr)?;
+        match kind(&of.ha_addr).await {
+            // Something between both passes the log on: the operator says that it is the log of the group's master.
+            MasterKind::Unknown => of.heard.addr.clone(),
+            MasterKind::RingMq | MasterKind::Stock => port_below(&of.ha_addr, 1),
+        }
     }
 
     /// Opens the HA port. A slave has one too, as stock's, so that further slaves can follow it.
@@ -299,6 +345,20 @@ impl Downstream for BrokerOfSlaves {
     }
 }
 
+/// What the broker at an HA port is.
+async fn kind(ha_addr: &str) -> MasterKind {
+    // A stock 4.x broker's HA port is its client port + 1, and so is ours.
+    let Some(addr) = port_below(ha_addr, 1) else { return MasterKind::Unknown };
+    let Ok(body) = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await else {
+        return MasterKind::Unknown;
+    };
+    match KvTable::from_json(&body) {
+        Ok(body) if body.table.contains_key(HELLO_KEY) => MasterKind::RingMq,
+        Ok(_) => MasterKind::Stock,
+        Err(_) => MasterKind::Unknown,
+    }
+}
+
 /// How a slave asks for its master.
 struct MasterOfBroker(Rc<Broker>);
 
@@ -309,16 +369,7 @@ impl Upstream for MasterOfBroker {
     }
 
     async fn kind(&self, ha_addr: &str) -> MasterKind {
-        // A stock 4.x broker's HA port is its client port + 1, and so is ours.
-        let Some(addr) = port_below(ha_addr, 1) else { return MasterKind::Unknown };
-        let Ok(body) = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await else {
-            return MasterKind::Unknown;
-        };
-        match KvTable::from_json(&body) {
-            Ok(body) if body.table.contains_key(HELLO_KEY) => MasterKind::RingMq,
-            Ok(_) => MasterKind::Stock,
-            Err(_) => MasterKind::Unknown,
-        }
+        kind(ha_addr).await
     }
 
     fn look_again(&self) {
@@ -367,5 +418,22 @@ mod tests {
         assert_eq!(ha.master_addr().as_deref(), Some("10.0.0.1:10911"));
         ha.hear_of_master(Some("10.0.0.2:10911"), Some("10.0.0.2:10912"));
         assert_eq!(ha.master_addr().as_deref(), Some("10.0.0.2:10911"));
+    }
+
+    #[test]
+    fn of_two_masters_only_the_followed_one_is_asked_for_tables() {
+        let of = |ha_addr: &str, told: &str, told_ha: &str| Followed {
+            ha_addr: ha_addr.to_owned(),
+            peer: Some(SocketAddr::from(([10, 0, 0, 1], 10912))),
+            connections: 1,
+            heard: Heard { addr: Some(told.to_owned()), ha_addr: Some(told_ha.to_owned()) },
+        };
+        let followed = of("10.0.0.1:10912", "10.0.0.1:10911", "10.0.0.1:10912");
+        assert_eq!(followed.told_addr(), Some("10.0.0.1:10911"));
+        let by_name = of("a.example:10912", "10.0.0.1:10911", "10.0.0.1:10912");
+        assert_eq!(by_name.told_addr(), Some("10.0.0.1:10911"), "configured by name");
+        let other = of("10.0.0.1:10912", "10.0.0.2:10911", "10.0.0.2:10912");
+        assert_eq!(other.told_addr(), None, "the log is still the old one's");
+        assert_ne!(followed, other, "and what was asked meanwhile is not taken over");
     }
 }

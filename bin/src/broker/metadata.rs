@@ -10,6 +10,7 @@ use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 
 use super::Broker;
+use super::ha::Followed;
 
 /// Before the first round (stock 4.9.8: 3 s), so that the name server has told of the master.
 const FIRST: Duration = Duration::from_millis(500);
@@ -28,26 +29,48 @@ impl Broker {
         let mut wait = FIRST.min(period);
         while !self.stopped() {
             self.ha.tables_due.wait_at_most(wait).await;
-            let master = self.ha.master_addr().filter(|addr| *addr != self.config.told);
-            let Some(addr) = master.filter(|_| self.ha.is_following()) else {
+            let Some((master, addr)) = self.whose_tables().await else {
                 wait = FIRST.min(period);
                 continue;
             };
-            wait = period;
-            self.copy_tables(&addr).await;
+            self.copy_tables(&master, &addr).await;
+            let same = self.ha.followed().as_ref() == Some(&master);
+            wait = if same { period } else { FIRST.min(period) };
             // Tables that change all the time are not asked for all the time.
             glommio::timer::sleep(PAUSE.min(period)).await;
         }
     }
 
-    async fn copy_tables(&self, addr: &str) {
+    /// Whose log is followed, and where its tables are asked for.
+    async fn whose_tables(&self) -> Option<(Followed, String)> {
+        let master = self.ha.followed()?;
+        let addr = self.tables_addr(&master).await?;
+        (addr != self.config.told).then_some((master, addr))
+    }
+
+    /// What a master answered is not taken over when another one is followed, or told of, by then.
+    async fn ask_master(
+        &self,
+        master: &Followed,
+        addr: &str,
+        code: i32,
+    ) -> Result<Vec<u8>, String> {
+        let body = ask(addr, code).await?;
+        if self.ha.followed().as_ref() == Some(master) {
+            return Ok(body);
+        }
+        Err("not taken over: another connection to a master is followed by now".to_owned())
+    }
+
+    async fn copy_tables(&self, master: &Followed, addr: &str) {
         // What comes with the log is newer than any answer.
-        let offsets = if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(addr).await };
+        let offsets =
+            if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(master, addr).await };
         let outcomes = [
-            ("topics", self.copy_topics(addr).await),
+            ("topics", self.copy_topics(master, addr).await),
             ("consumer offsets", offsets),
-            ("delay offsets", self.copy_delay(addr).await),
-            ("consumer groups", self.copy_groups(addr).await),
+            ("delay offsets", self.copy_delay(master, addr).await),
+            ("consumer groups", self.copy_groups(master, addr).await),
         ];
         for (what, outcome) in outcomes {
             if let Err(why) = outcome {
@@ -57,9 +80,9 @@ impl Broker {
         }
     }
 
-    async fn copy_topics(&self, addr: &str) -> Result<(), String> {
+    async fn copy_topics(&self, master: &Followed, addr: &str) -> Result<(), String> {
         let vip = port_below(addr, VIP_BELOW).ok_or("its address has no port")?;
-        let body = ask(&vip, request::GET_ALL_TOPIC_CONFIG).await?;
+        let body = self.ask_master(master, &vip, request::GET_ALL_TOPIC_CONFIG).await?;
         let table = topics::parse_file(&body).map_err(|error| error.to_string())?;
         // Not this table's own version: that goes on by itself where a name server has to hear of everything again.
         if self.ha.topics_taken.get() == Some(table.data_version) {
@@ -81,18 +104,18 @@ impl Broker {
         Ok(())
     }
 
-    async fn copy_offsets(&self, addr: &str) -> Result<(), String> {
-        let body = ask(addr, request::GET_ALL_CONSUMER_OFFSET).await?;
+    async fn copy_offsets(&self, master: &Followed, addr: &str) -> Result<(), String> {
+        let body = self.ask_master(master, addr, request::GET_ALL_CONSUMER_OFFSET).await?;
         self.take_offsets(&body)
     }
 
-    async fn copy_delay(&self, addr: &str) -> Result<(), String> {
-        let body = ask(addr, request::GET_ALL_DELAY_OFFSET).await?;
+    async fn copy_delay(&self, master: &Followed, addr: &str) -> Result<(), String> {
+        let body = self.ask_master(master, addr, request::GET_ALL_DELAY_OFFSET).await?;
         self.take_delays(&body)
     }
 
-    async fn copy_groups(&self, addr: &str) -> Result<(), String> {
-        let body = ask(addr, request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG).await?;
+    async fn copy_groups(&self, master: &Followed, addr: &str) -> Result<(), String> {
+        let body = self.ask_master(master, addr, request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG).await?;
         let table = groups::parse_file(&body).map_err(|error| error.to_string())?;
         if table.data_version != self.groups.borrow().version() {
             self.groups.borrow_mut().replace(table);

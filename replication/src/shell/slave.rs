@@ -177,6 +177,8 @@ pub struct Slave {
     terms: Rc<TermStore>,
     state: RefCell<SlaveState>,
     master: RefCell<Option<SocketAddr>>,
+    /// The same as the broker called it.
+    followed: RefCell<Option<String>>,
     /// The HA port whose master has answered a hello.
     ringmq: RefCell<Option<String>>,
     /// The one whose master could not be asked, and did not answer.
@@ -240,6 +242,7 @@ impl Slave {
             terms,
             state: RefCell::new(SlaveState::NoMaster),
             master: RefCell::new(None),
+            followed: RefCell::new(None),
             ringmq: RefCell::new(None),
             silent: RefCell::new(None),
             granted: Cell::new(None),
@@ -258,6 +261,11 @@ impl Slave {
     /// Whom it follows.
     pub fn master(&self) -> Option<SocketAddr> {
         *self.master.borrow()
+    }
+
+    /// The HA port that it is connected to, as [`Upstream::ha_addr`] told it.
+    pub fn followed(&self) -> Option<String> {
+        self.followed.borrow().clone()
     }
 
     /// What a RingMQ master granted; `None` for a stock one.
@@ -350,6 +358,7 @@ impl Slave {
             let began = Instant::now();
             let outcome = self.follow(&addr, &upstream).await;
             *self.master.borrow_mut() = None;
+            *self.followed.borrow_mut() = None;
             let mut diverged = false;
             match outcome {
                 Ok(()) => {}
@@ -389,6 +398,7 @@ impl Slave {
             match TcpStream::connect_timeout(peer, CONNECT_TIMEOUT).await {
                 Ok(mut stream) => {
                     *self.master.borrow_mut() = Some(peer);
+                    *self.followed.borrow_mut() = Some(addr.to_owned());
                     self.connections.set(self.connections.get() + 1);
                     // A delayed report would delay sends; not worth more than a slow connection.
                     let _ = stream.set_nodelay(true);
