@@ -44,10 +44,10 @@ struct Polls {
 
 /// What one poll gave.
 #[derive(Debug)]
-struct Given {
-    queue: Arc<Queue>,
-    epoch: u64,
-    messages: Messages,
+pub(super) struct Given {
+    pub(super) queue: Arc<Queue>,
+    pub(super) epoch: u64,
+    pub(super) messages: Messages,
 }
 
 impl Given {
@@ -163,25 +163,39 @@ impl PullConsumer {
     /// # Errors
     /// [`Error::Closed`] after a shutdown.
     pub async fn poll(&self, timeout: Duration) -> Result<Messages> {
+        let Some(given) = self.poll_unseen(timeout).await? else { return Ok(Vec::new()) };
+        let messages = given.messages.clone();
+        self.seen(given);
+        Ok(messages)
+    }
+
+    /// As [`PullConsumer::poll`], of messages that nobody has seen until [`PullConsumer::seen`].
+    pub(super) async fn poll_unseen(&self, timeout: Duration) -> Result<Option<Given>> {
         let deadline = crate::deadline::deadline(timeout);
         self.member().check_running()?;
         self.earlier_is_consumed();
         loop {
             let mut ready = self.member().ready.subscribe();
             let mut assigned = self.member().assignment.subscribe();
-            if let Some(messages) = self.next() {
-                return Ok(messages);
+            if let Some(given) = self.next() {
+                return Ok(Some(given));
             }
             tokio::select! {
                 _ = ready.changed() => {}
                 _ = assigned.changed() => {}
                 () = self.member().ended() => return Err(Error::Closed("the consumer")),
-                () = sleep_until(deadline) => return Ok(Vec::new()),
+                () = sleep_until(deadline) => return Ok(None),
             }
         }
     }
 
-    /// A stream of single messages. A message counts as consumed when those that were pulled with it have been taken and the next is asked for.
+    /// The application has these now: they count as consumed with the next poll.
+    pub(super) fn seen(&self, given: Given) {
+        self.polls().given.push(given);
+    }
+
+    /// A stream of single messages. A message counts as consumed when those that were pulled with it have been taken and the next is asked for, or
+    /// with a poll or a commit after the stream gave it; one that the stream has not given yet counts never.
     pub fn stream(&self) -> MessageStream {
         MessageStream::new(self.clone())
     }
@@ -205,7 +219,7 @@ impl PullConsumer {
     }
 
     /// Takes what the next queue in turn has.
-    fn next(&self) -> Option<Messages> {
+    fn next(&self) -> Option<Given> {
         let queues = self.member().queues();
         let mut polls = self.polls();
         for at in 0..queues.len() {
@@ -216,24 +230,16 @@ impl PullConsumer {
             if let Some(batch) = queue.take(usize::from(self.member().settings.pull_batch)) {
                 polls.turn = (polls.turn + at + 1) % queues.len();
                 let (epoch, messages) = (batch.epoch, batch.messages);
-                polls.given.push(Given { queue: queue.clone(), epoch, messages: messages.clone() });
-                return Some(messages);
+                return Some(Given { queue: queue.clone(), epoch, messages });
             }
         }
         None
     }
 
-    /// Messages that a poll gave and nobody has seen: they come again.
-    pub(super) fn unseen(&self, messages: &[Arc<crate::ReceivedMessage>]) {
-        let mut polls = self.polls();
-        for message in messages {
-            for given in &mut polls.given {
-                let before = given.messages.len();
-                given.messages.retain(|other| !Arc::ptr_eq(other, message));
-                if given.messages.len() < before {
-                    given.queue.put_back(given.epoch, message.clone());
-                }
-            }
+    /// Messages that nobody has seen: they come again.
+    pub(super) fn unseen(&self, unseen: impl IntoIterator<Item = Given>) {
+        for Given { queue, epoch, messages } in unseen {
+            messages.into_iter().for_each(|message| queue.put_back(epoch, message));
         }
         self.member().ready.send_replace(());
     }

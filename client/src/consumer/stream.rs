@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 
-use super::listener::Messages;
-use super::pull_consumer::PullConsumer;
+use super::pull_consumer::{Given, PullConsumer};
 use crate::endpoint::BoxFuture;
 use crate::error::{Error, Result};
 use crate::message::ReceivedMessage;
@@ -22,8 +21,9 @@ const POLL: Duration = Duration::from_secs(5);
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct MessageStream {
     consumer: PullConsumer,
-    waiting: VecDeque<Arc<ReceivedMessage>>,
-    poll: Option<BoxFuture<Result<Messages>>>,
+    /// One message each, which nobody has seen.
+    waiting: VecDeque<Given>,
+    poll: Option<BoxFuture<Result<Option<Given>>>>,
 }
 
 impl std::fmt::Debug for MessageStream {
@@ -51,18 +51,26 @@ impl Stream for MessageStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            if let Some(message) = this.waiting.pop_front() {
-                return Poll::Ready(Some(message));
+            while let Some(given) = this.waiting.pop_front() {
+                // The queue was given up or sought in: it comes again, if it is to.
+                if given.queue.epoch() != given.epoch {
+                    continue;
+                }
+                let message = given.messages.first().cloned();
+                this.consumer.seen(given);
+                if message.is_some() {
+                    return Poll::Ready(message);
+                }
             }
             let consumer = &this.consumer;
             let poll = this.poll.get_or_insert_with(|| {
                 let consumer = consumer.clone();
-                Box::pin(async move { consumer.poll(POLL).await })
+                Box::pin(async move { consumer.poll_unseen(POLL).await })
             });
             let polled = ready!(poll.as_mut().poll(context));
             this.poll = None;
             match polled {
-                Ok(messages) => this.waiting.extend(messages),
+                Ok(given) => this.waiting.extend(given.into_iter().flat_map(single)),
                 Err(Error::Closed(_)) => return Poll::Ready(None),
                 Err(error) => {
                     // Polls fail at the end of a consumer only.
@@ -74,8 +82,18 @@ impl Stream for MessageStream {
     }
 }
 
+/// One for each message.
+fn single(given: Given) -> impl Iterator<Item = Given> {
+    let Given { queue, epoch, messages } = given;
+    messages.into_iter().map(move |message| Given {
+        queue: queue.clone(),
+        epoch,
+        messages: vec![message],
+    })
+}
+
 impl Drop for MessageStream {
     fn drop(&mut self) {
-        self.consumer.unseen(self.waiting.make_contiguous());
+        self.consumer.unseen(self.waiting.drain(..));
     }
 }

@@ -183,3 +183,32 @@ async fn a_stream_gives_single_messages_and_what_it_did_not_give_comes_again() {
     assert!(stream.next().await.is_none());
     ended.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_streams_messages_that_nobody_has_seen_are_never_stored_as_consumed() {
+    let world = World::new(2).await;
+    world.store("T", 0, 10, "");
+    let consumer = started(&world).await;
+    let mut stream = consumer.stream();
+    for wanted in 0..3 {
+        assert_eq!(stream.next().await.unwrap().queue_offset, wanted);
+    }
+    consumer.commit().await.unwrap();
+    assert_eq!(world.stored(0), Some(3), "the batch of the pull was longer");
+    assert_eq!(stream.next().await.unwrap().queue_offset, 3);
+    // Another handle's poll says that what was given before is consumed, and only that.
+    world.store("T", 1, 1, "");
+    assert_eq!(consumer.clone().poll(LONG).await.unwrap()[0].queue.queue_id, 1);
+    consumer.commit().await.unwrap();
+    assert_eq!([world.stored(0), world.stored(1)], [Some(4), Some(1)]);
+    consumer.seek(&world.queue(0), 8).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().queue_offset, 8, "nothing from before a seek");
+    consumer.shutdown().await.unwrap();
+
+    let consumer = super::consumer(&world).start_pull().await.unwrap();
+    let mut stream = consumer.stream();
+    assert_eq!(stream.next().await.unwrap().queue_offset, 4);
+    consumer.shutdown().await.unwrap();
+    assert_eq!(world.stored(0), Some(5), "a shutdown stores what was seen");
+    assert!(stream.next().await.is_none());
+}
