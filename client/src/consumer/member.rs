@@ -312,10 +312,7 @@ impl Member {
 
     /// Stores how far it is, gives the lock back, and forgets it.
     async fn give_up(&self, queue: &Arc<Queue>) {
-        let ours = !self.locks() || queue.may_consume();
-        // Without automatic commits only the application stores progress.
-        let commits = !matches!(self.kind, Kind::Pull) || self.settings.auto_commit.is_some();
-        if ours && commits {
+        if self.stores(queue) {
             self.persist_now(queue).await;
         }
         if self.locks() {
@@ -345,6 +342,14 @@ impl Member {
     }
 
     // Progress.
+
+    /// May its progress be stored now, without the application having asked for it?
+    pub(crate) fn stores(&self, queue: &Queue) -> bool {
+        let ours = !self.locks() || queue.may_consume();
+        // Without automatic commits only the application stores progress.
+        let commits = !matches!(self.kind, Kind::Pull) || self.settings.auto_commit.is_some();
+        ours && commits
+    }
 
     /// Writes how far a queue is, unless the store has it. Failures are logged: the next write has it too.
     pub(crate) async fn persist_now(&self, queue: &Queue) {

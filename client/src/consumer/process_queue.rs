@@ -135,6 +135,18 @@ impl ProcessQueue {
         }
     }
 
+    /// A pull of that epoch was outside the queue, which has its next message at `offset`. Further on, what is cached stays; before that, all that
+    /// is not done comes again.
+    pub(crate) fn moved(&mut self, epoch: u64, offset: i64) {
+        if epoch != self.epoch {
+            return;
+        }
+        match offset >= self.next_pull {
+            true => self.next_pull = offset,
+            false => self.reset(offset.min(self.committed())),
+        }
+    }
+
     /// Forgets everything and goes on at `offset`.
     pub(crate) fn reset(&mut self, offset: i64) {
         *self = ProcessQueue { epoch: self.epoch + 1, ..ProcessQueue::new(offset) };
@@ -230,6 +242,23 @@ pub(crate) mod tests {
         queue.finish(before.epoch, 10);
         queue.put_back(before.epoch, before.messages[0].clone());
         assert_eq!((queue.committed(), queue.len(), queue.next_pull()), (3, 9, 12));
+    }
+
+    #[test]
+    fn a_move_forwards_keeps_what_is_cached_and_one_back_loses_nothing() {
+        let mut queue = ProcessQueue::new(0);
+        queue.put(0, some(0..4), 4);
+        let batch = queue.take(2).unwrap();
+        queue.moved(0, 9);
+        assert_eq!((queue.committed(), queue.next_pull(), queue.len()), (0, 9, 4));
+        queue.finish(batch.epoch, 0);
+        assert_eq!((queue.committed(), queue.epoch()), (1, 0));
+        queue.moved(7, 50);
+        assert_eq!(queue.next_pull(), 9, "about another epoch");
+        queue.moved(0, 3);
+        assert_eq!((queue.committed(), queue.next_pull(), queue.len()), (1, 1, 0));
+        queue.moved(queue.epoch(), 0);
+        assert_eq!((queue.committed(), queue.next_pull()), (0, 0));
     }
 
     #[test]

@@ -184,9 +184,10 @@ async fn accept(
                 "the offset is outside the queue, consumption goes on where the broker says"
             );
             if queue.epoch() == epoch {
-                queue.reset(reply.next_offset);
-                // Before anything else is stored; what still runs counts for nothing.
-                member.persist_now(queue).await;
+                queue.moved(epoch, reply.next_offset);
+                if member.stores(queue) {
+                    member.persist_now(queue).await;
+                }
             }
             // A broker that says so for ever shall not be asked without a pause.
             sleep(member.settings.timing.flow_control).await;

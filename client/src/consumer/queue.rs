@@ -156,6 +156,11 @@ impl Queue {
         self.update(|state| state.put_back(epoch, message));
     }
 
+    /// See [`ProcessQueue::moved`].
+    pub(crate) fn moved(&self, epoch: u64, offset: i64) {
+        self.update(|state| state.moved(epoch, offset));
+    }
+
     /// Forgets everything and goes on there; what runs or is on its way changes nothing any more.
     pub(crate) fn reset(&self, offset: i64) {
         self.update(|state| state.reset(offset));

@@ -212,3 +212,27 @@ async fn a_streams_messages_that_nobody_has_seen_are_never_stored_as_consumed() 
     assert_eq!(world.stored(0), Some(5), "a shutdown stores what was seen");
     assert!(stream.next().await.is_none());
 }
+
+#[tokio::test]
+async fn a_queue_whose_next_messages_are_gone_keeps_what_was_polled_and_stores_nothing_by_itself() {
+    let world = World::new(1).await;
+    world.store("T", 0, 30, "");
+    // 10 to 19 have expired.
+    world.rule(|command| {
+        let expired =
+            command.code == request::PULL_MESSAGE && command.ext("queueOffset") == Some("10");
+        expired.then(|| React::Answer(pulled(response::PULL_OFFSET_MOVED, 20, 30, Vec::new())))
+    });
+    let consumer = started(&world).await;
+    let asked = |from: &str| {
+        let pulls = world.broker.asked(request::PULL_MESSAGE);
+        pulls.iter().any(|pull| pull.ext("queueOffset") == Some(from)).then_some(())
+    };
+    eventually(|| asked("20")).await;
+    assert!(polled(&consumer, 10).await.into_iter().eq(0..10), "they were pulled before");
+    assert_eq!(world.stored(0), None, "manual means manual");
+    consumer.commit().await.unwrap();
+    eventually(|| (world.stored(0) == Some(20)).then_some(())).await;
+    assert!(polled(&consumer, 10).await.into_iter().eq(20..30));
+    consumer.shutdown().await.unwrap();
+}
