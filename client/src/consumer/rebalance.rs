@@ -1,6 +1,7 @@
 //! Dividing the queues anew: when members come or go, when a route changes, and each 20 s.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,14 +159,28 @@ async fn own_share(member: &Member, topic: &str, ids: &mut MemberIds) -> Result<
     addrs.sort_by_key(|(slave, _)| *slave);
     let addrs = addrs.into_iter().map(|(_, addr)| addr).collect();
     let ids = ids.of(member, addrs).await?;
-    let mut own = member
-        .settings
-        .allocate
-        .divide(&member.instance.client_id, &queues, &ids)
-        .map_err(Error::Invalid)?;
+    let mut own = by_rule(member, &queues, &ids).map_err(Error::Invalid)?;
     own.sort();
     own.dedup();
     Ok(own)
+}
+
+/// One's own rule may panic: that is logged, and the rule is asked again at the next look.
+fn by_rule(
+    member: &Member,
+    queues: &[MessageQueue],
+    ids: &[String],
+) -> std::result::Result<Vec<MessageQueue>, String> {
+    let rule = &member.settings.allocate;
+    let divide = || rule.divide(&member.instance.client_id, queues, ids);
+    catch_unwind(AssertUnwindSafe(divide)).unwrap_or_else(|_| {
+        tracing::error!(
+            group = member.group(),
+            rule = rule.name(),
+            "the rule of division panicked, its topic's queues stay as they are"
+        );
+        Err("the rule of division panicked".to_owned())
+    })
 }
 
 /// Takes queues: locks those of orderly consumers, finds where each begins. Gives whether all were taken.

@@ -38,6 +38,24 @@ async fn a_notice_of_changed_members_divides_the_queues_at_once() {
 }
 
 #[tokio::test]
+async fn a_rule_of_division_that_panics_is_asked_again() {
+    let world = World::new(2).await;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let rule = move |_: &str, queues: &[MessageQueue], _: &[String]| {
+        let asked = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        assert!(asked >= 3, "a rule that fails at first");
+        queues.to_vec()
+    };
+    let builder = consumer(&world).allocate(Allocate::Custom(Arc::new(rule)));
+    let consumer = builder.start(|_| async {}).await.unwrap();
+    let mut assignment = consumer.assignment();
+    let own = |all: &Arc<[MessageQueue]>| all.iter().filter(|q| q.topic == "T").count() == 2;
+    let divided = tokio::time::timeout(LONG, assignment.wait_for(own));
+    divided.await.expect("it goes on").unwrap();
+    consumer.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_broker_that_has_forgotten_us_is_told_before_the_queues_are_divided() {
     let world = World::new(2).await;
     let consumer = consumer(&world).start(|_| async {}).await.unwrap();
