@@ -248,11 +248,12 @@ impl Member {
     }
 
     fn publish_assignment(&self) {
-        let assigned: Vec<MessageQueue> = {
-            let table = self.table();
-            table.values().filter(|queue| !queue.is_leaving()).map(|q| q.id.clone()).collect()
-        };
         self.assignment.send_if_modified(|before| {
+            // Listed in here, so that an older list never replaces a younger one.
+            let assigned: Vec<MessageQueue> = {
+                let table = self.table();
+                table.values().filter(|queue| !queue.is_leaving()).map(|q| q.id.clone()).collect()
+            };
             let changed = **before != *assigned;
             *before = assigned.into();
             changed
@@ -261,16 +262,19 @@ impl Member {
 
     /// Takes a queue and begins to work on it; not when the member ends or has it already.
     pub(crate) fn adopt(self: &Arc<Self>, queue: Arc<Queue>) {
-        {
+        let under_way = {
             let mut table = self.table();
             if self.is_ending() || table.contains_key(&queue.id) {
                 return;
             }
+            // Before anybody can see it: an end that tells it to leave waits for it too.
+            let under_way = self.tasks.enter();
             table.insert(queue.id.clone(), queue.clone());
-        }
+            under_way
+        };
         self.publish_assignment();
         tracing::debug!(queue = %super::allocate::queue_text(&queue.id), "taken");
-        let (member, under_way) = (self.clone(), self.tasks.enter());
+        let member = self.clone();
         self.instance.spawn(async move {
             member.attend(&queue).await;
             member.give_up(&queue).await;
