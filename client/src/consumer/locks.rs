@@ -38,6 +38,9 @@ impl Member {
     pub(crate) async fn lock_all(&self, queues: Vec<MessageQueue>) -> Vec<MessageQueue> {
         let mut held = Vec::new();
         for queues in by_broker(queues).into_values() {
+            if self.is_ending() {
+                break;
+            }
             match self.ask_locks(&queues).await {
                 Ok(ours) => held.extend(ours.into_iter().filter(|queue| queues.contains(queue))),
                 Err(error) => tracing::debug!(%error, "queues could not be locked"),
@@ -48,10 +51,27 @@ impl Member {
 
     /// Renews all locks. One whose group's progress has to be looked at is left to the queue's own task.
     pub(crate) async fn renew_locks(self: &Arc<Self>) {
-        let ids = self.table().keys().cloned().collect();
-        for ids in by_broker(ids).into_values() {
+        let all: Vec<MessageQueue> = self.table().keys().cloned().collect();
+        for queues in by_broker(all).into_values() {
+            let Some(first) = queues.first() else { continue };
+            let broker = match self.lock_broker(first).await {
+                Ok(broker) => broker,
+                Err(error) => {
+                    tracing::debug!(%error, "locks were not renewed");
+                    continue;
+                }
+            };
+            // From here to the answer no lock is given back. Those that were meanwhile, while other brokers were asked, are not asked for.
+            let _locking = self.locking.write().await;
+            let ids: Vec<MessageQueue> = {
+                let table = self.table();
+                queues.into_iter().filter(|id| table.contains_key(id)).collect()
+            };
+            if ids.is_empty() {
+                continue;
+            }
             let asked = Instant::now();
-            let held = match self.ask_locks(&ids).await {
+            let held = match broker.lock(&self.lock_request(&ids)).await {
                 Ok(held) => held,
                 Err(error) => {
                     tracing::debug!(%error, "locks were not renewed");

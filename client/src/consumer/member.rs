@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ringmq_net::body::MessageQueue;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::gauge::Gauge;
+use super::gauge::{Gauge, UnderWay};
 use super::listener::Listener;
 use super::queue::{Leave, Queue, Total};
 use super::settings::Settings;
@@ -84,6 +84,8 @@ pub(crate) struct Member {
     hurry: watch::Sender<bool>,
     wake: Notify,
     tasks: Gauge,
+    /// Held to renew locks, shared to give them back: what is given back shall not be renewed behind that.
+    pub(super) locking: RwLock<()>,
     /// Carries failed messages when a broker does not take them back.
     pub(crate) sender: Mutex<Option<Producer>>,
 }
@@ -122,6 +124,7 @@ impl Member {
             hurry: watch::Sender::default(),
             wake: Notify::new(),
             tasks: Gauge::default(),
+            locking: RwLock::default(),
             sender: Mutex::new(sender),
         };
         if retries {
@@ -260,12 +263,15 @@ impl Member {
         });
     }
 
-    /// Takes a queue and begins to work on it; not when the member ends or has it already.
-    pub(crate) fn adopt(self: &Arc<Self>, queue: Arc<Queue>) {
+    /// Takes a queue and begins to work on it, unless it has it already. Gives whether it has it then: not when the member ends.
+    pub(crate) fn adopt(self: &Arc<Self>, queue: Arc<Queue>) -> bool {
         let under_way = {
             let mut table = self.table();
-            if self.is_ending() || table.contains_key(&queue.id) {
-                return;
+            if table.contains_key(&queue.id) {
+                return true;
+            }
+            if self.is_ending() {
+                return false;
             }
             // Before anybody can see it: an end that tells it to leave waits for it too.
             let under_way = self.tasks.enter();
@@ -280,6 +286,13 @@ impl Member {
             member.give_up(&queue).await;
             drop(under_way);
         });
+        true
+    }
+
+    /// Lets an end wait for what is under way; `None` when it has begun.
+    pub(crate) fn enter(&self) -> Option<UnderWay> {
+        let under_way = self.tasks.enter();
+        (!self.is_ending()).then_some(under_way)
     }
 
     /// Works on a queue until it is to be given up.
@@ -319,6 +332,8 @@ impl Member {
         if self.stores(queue) {
             self.persist_now(queue).await;
         }
+        // Until it is out of the table.
+        let _locking = self.locking.read().await;
         if self.locks() {
             self.unlock(queue).await;
         }
@@ -411,12 +426,7 @@ impl Member {
     /// Starts them.
     pub(crate) fn begin(self: &Arc<Self>) {
         let member = self.clone();
-        self.instance.spawn(async move {
-            tokio::select! {
-                () = member.ended() => {}
-                () = rebalance::run(&member) => {}
-            }
-        });
+        self.instance.spawn(async move { rebalance::run(&member).await });
         // Progress of pull consumers is written when it is committed.
         if !matches!(self.kind, Kind::Pull) {
             self.every(self.settings.timing.persist, |m| async move { m.persist_all().await });

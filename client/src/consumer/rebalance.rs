@@ -34,11 +34,11 @@ enum Look {
     NotAllKnown,
 }
 
-/// Looks again and again. Ended by being dropped.
+/// Looks again and again until the member ends.
 pub(super) async fn run(member: &Arc<Member>) {
     let timing = &member.settings.timing;
     let mut again = timing.rebalance_again;
-    loop {
+    while !member.is_ending() {
         let look = if member.is_paused() { Look::Complete } else { look(member).await };
         let pause = match look {
             Look::Complete => timing.rebalance,
@@ -47,6 +47,7 @@ pub(super) async fn run(member: &Arc<Member>) {
         };
         again = if look == Look::Complete { timing.rebalance_again } else { pause * 2 };
         tokio::select! {
+            () = member.ended() => {}
             () = member.woken() => {}
             () = sleep(pause) => {}
         }
@@ -56,7 +57,10 @@ pub(super) async fn run(member: &Arc<Member>) {
 /// One look.
 async fn look(member: &Arc<Member>) -> Look {
     let (wanted, all_known) = match member.mode {
-        Mode::Subscribed => divide(member).await,
+        Mode::Subscribed => tokio::select! {
+            () = member.ended() => return Look::Complete,
+            divided = divide(member) => divided,
+        },
         Mode::Assigned => (member.assigned(), true),
     };
     // A topic that is subscribed to during the look waits for the next one.
@@ -185,6 +189,8 @@ fn by_rule(
 
 /// Takes queues: locks those of orderly consumers, finds where each begins. Gives whether all were taken.
 async fn take(member: &Arc<Member>, queues: Vec<MessageQueue>) -> bool {
+    // Locks that it gets are given back before the member's end is done.
+    let Some(_under_way) = member.enter() else { return true };
     let count = queues.len();
     let asked = Instant::now();
     let (mine, lock) = match member.locks() {
@@ -204,7 +210,10 @@ async fn take(member: &Arc<Member>, queues: Vec<MessageQueue>) -> bool {
         match starts.join_next().await {
             Some(Ok(Some(queue))) => {
                 taken += 1;
-                member.adopt(queue);
+                let id = queue.id.clone();
+                if !member.adopt(queue) && member.locks() {
+                    member.unlock_id(&id).await;
+                }
             }
             Some(_) => {}
             None => return taken == count,
@@ -214,10 +223,16 @@ async fn take(member: &Arc<Member>, queues: Vec<MessageQueue>) -> bool {
 
 /// A queue with its first offset; `None` when that cannot be found now: it is not taken then.
 async fn prepare(member: &Member, id: MessageQueue, lock: QueueLock) -> Option<Arc<Queue>> {
-    match first_offset(member, &id).await {
+    let first = tokio::select! {
+        () = member.ended() => Err(Error::Closed("the consumer")),
+        first = first_offset(member, &id) => first,
+    };
+    match first {
         Ok((start, stored)) => Some(Queue::new(id, start, stored, lock, member.total.clone())),
         Err(error) => {
-            tracing::warn!(queue = %queue_text(&id), %error, "a queue is not taken yet: where it begins is not known");
+            if !matches!(error, Error::Closed(_)) {
+                tracing::warn!(queue = %queue_text(&id), %error, "a queue is not taken yet: where it begins is not known");
+            }
             if error.is_network() {
                 member.instance.renew_consuming(&id.topic).await;
             }

@@ -228,3 +228,85 @@ async fn a_message_that_fails_too_often_becomes_a_dead_letter_and_the_queue_goes
     consumer.shutdown().await.unwrap();
     assert_eq!(world.stored(0), Some(3));
 }
+
+/// The queues of a request for locks, or to give them back.
+fn asked_for(command: &ringmq_net::command::Command) -> Vec<MessageQueue> {
+    use ringmq_net::body::{Body, LockBatch};
+    LockBatch::from_json(&command.body).unwrap().queues
+}
+
+#[tokio::test]
+async fn a_consumer_that_ends_while_it_takes_queues_gives_their_locks_back() {
+    for stuck in [request::LOCK_BATCH_MQ, request::QUERY_CONSUMER_OFFSET] {
+        let world = World::new(1).await;
+        let gate = Arc::new(Semaphore::new(0));
+        let (held, queue) = (gate.clone(), world.queue(0));
+        world.rule(move |command| {
+            use ringmq_net::body::{Body, LockOk};
+            let about_us = match command.code {
+                request::LOCK_BATCH_MQ => asked_for(command).contains(&queue),
+                request::QUERY_CONSUMER_OFFSET => place(command).0 == "T",
+                _ => false,
+            };
+            let (held, body) = (held.clone(), LockOk { queues: vec![queue.clone()] }.to_json());
+            (about_us && command.code == stuck).then(|| {
+                React::AnswerWhen(Box::pin(async move {
+                    held.acquire().await.unwrap().forget();
+                    ok().with_ext("offset", 0).with_body(body)
+                }))
+            })
+        });
+        let consumer = consumer(&world).start_orderly(|_| async {}).await.unwrap();
+        world.broker.until_asked(stuck, 1).await;
+        let about_us = |world: &World, code| {
+            let all = world.broker.asked(code);
+            all.iter().any(|command| match code {
+                request::QUERY_CONSUMER_OFFSET => place(command).0 == "T",
+                _ => asked_for(command).contains(&world.queue(0)),
+            })
+        };
+        eventually(|| about_us(&world, stuck).then_some(())).await;
+        let ended = tokio::spawn(async move { consumer.shutdown().await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        gate.add_permits(100);
+        ended.await.unwrap().unwrap();
+        assert!(about_us(&world, request::UNLOCK_BATCH_MQ), "stuck at {stuck}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_not_renewed_behind_the_word_that_gives_it_back() {
+    let world = World::new(1).await;
+    let (gate, holds) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let consumer = consumer(&world)
+        .timing(|timing| timing.lock = Duration::from_millis(20))
+        .start_orderly(|_| async {})
+        .await
+        .unwrap();
+    let mut assignment = consumer.assignment();
+    assignment.wait_for(|all| all.contains(&world.queue(0))).await.unwrap();
+    let (held, count, queue) = (gate.clone(), holds.clone(), world.queue(0));
+    world.rule(move |command| {
+        use ringmq_net::body::{Body, LockOk};
+        let ours = command.code == request::LOCK_BATCH_MQ && asked_for(command).contains(&queue);
+        let (held, body) = (held.clone(), LockOk { queues: vec![queue.clone()] }.to_json());
+        ours.then(|| {
+            count.fetch_add(1, Ordering::SeqCst);
+            React::AnswerWhen(Box::pin(async move {
+                held.acquire().await.unwrap().forget();
+                ok().with_body(body)
+            }))
+        })
+    });
+    eventually(|| (holds.load(Ordering::SeqCst) == 1).then_some(())).await;
+    let ended = tokio::spawn(async move { consumer.shutdown().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(
+        world.broker.asked(request::UNLOCK_BATCH_MQ).is_empty(),
+        "the renewal is answered first"
+    );
+    gate.add_permits(100);
+    ended.await.unwrap().unwrap();
+    assert!(!world.table().locks.contains_key(&world.queue(0)));
+    assert_eq!(holds.load(Ordering::SeqCst), 1);
+}
