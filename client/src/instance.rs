@@ -1,6 +1,6 @@
 //! What producers and consumers of one client share: connections, routes, the client id, heartbeats, and the requests of brokers.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -233,18 +233,26 @@ impl Instance {
         self.changed();
     }
 
-    /// Takes a group out and tells every broker that knows of it. One without a connection has forgotten it with the connection.
+    /// Takes a group out and tells every broker that knows of it, or may: one may not have answered its heartbeat yet. One without a connection has
+    /// forgotten it with the connection.
     pub(crate) async fn leave(&self, kind: Kind, group: &str) {
         self.remove(kind, group);
         let mut calls = JoinSet::new();
-        let mut known: Vec<String> = self.told().generations.keys().cloned().collect();
-        known.retain(|addr| self.remoting.is_connected(addr));
+        let mut known: BTreeSet<String> = self.routes.addresses(false).into_iter().collect();
+        {
+            let told = self.told();
+            known.extend(told.generations.keys().chain(told.turns.keys()).cloned());
+        }
         for addr in known {
             let (broker, id, group) =
                 (self.broker(&addr), self.client_id.clone(), group.to_owned());
-            let turn = self.turn(&addr);
+            let (turn, remoting) = (self.turn(&addr), self.remoting.clone());
             calls.spawn(async move {
                 let _turn = turn.lock().await;
+                // Looked at in turn: a heartbeat may just have connected.
+                if !remoting.is_connected(&addr) {
+                    return;
+                }
                 let of = |wanted: Kind| (kind == wanted).then_some(group.as_str());
                 let done = broker.unregister(&id, of(Kind::Producer), of(Kind::Consumer)).await;
                 if let Err(error) = done {

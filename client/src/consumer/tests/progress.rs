@@ -275,6 +275,32 @@ async fn a_listener_may_end_its_consumer_and_an_end_that_nobody_waits_for_is_one
 }
 
 #[tokio::test]
+async fn a_group_leaves_brokers_that_have_not_answered_its_first_heartbeat() {
+    let world = World::new(1).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    world.rule(move |command| {
+        let held = held.clone();
+        (command.code == request::HEART_BEAT).then(|| {
+            React::AnswerWhen(Box::pin(async move {
+                held.acquire().await.unwrap().forget();
+                ok()
+            }))
+        })
+    });
+    let builder = consumer(&world);
+    let starting = tokio::spawn(async move { builder.start(|_| async {}).await });
+    world.broker.until_asked(request::HEART_BEAT, 1).await;
+    let client = world.client();
+    let ended = tokio::spawn(async move { client.shutdown().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.add_permits(100);
+    world.broker.until_asked(request::UNREGISTER_CLIENT, 1).await;
+    ended.await.unwrap().unwrap();
+    drop(starting.await.unwrap());
+}
+
+#[tokio::test]
 async fn a_group_that_leaves_is_not_brought_back_by_a_heartbeat_under_way() {
     let world = World::new(1).await;
     let consumer = consumer(&world).start(|_| async {}).await.unwrap();
