@@ -27,11 +27,15 @@ use crate::message::ReceivedMessage;
 pub struct ConsumerBuilder {
     client: Client,
     settings: Settings,
+    /// What was asked for; what is usual depends on the kind of the consumer.
+    pull_batch: Option<u16>,
+    hold: Option<Duration>,
 }
 
 impl ConsumerBuilder {
     pub(crate) fn new(client: Client, group: String) -> ConsumerBuilder {
-        ConsumerBuilder { client, settings: Settings::new(&group) }
+        let settings = Settings::new(&group);
+        ConsumerBuilder { client, settings, pull_batch: None, hold: None }
     }
 
     /// Subscribes to a topic: tags as `TagA || TagB`, `*` for all, or a [`Filter`]. May be called for more topics; for the same topic the last one
@@ -84,7 +88,7 @@ impl ConsumerBuilder {
     /// Most messages of one pull; 32 for push consumers, 10 for pull consumers. Brokers have limits of their own. For pull consumers also the most
     /// messages that one [`PullConsumer::poll`] gives.
     pub fn pull_batch(mut self, messages: u16) -> Self {
-        self.settings.pull_batch = messages;
+        self.pull_batch = Some(messages);
         self
     }
 
@@ -148,9 +152,10 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long a broker may hold a pull when there is nothing; 15 s for push consumers, 20 s for pull consumers.
+    /// How long a broker may hold a pull when there is nothing; 15 s for push consumers, 20 s for pull consumers. At least 1 ms: without it, pulls of
+    /// empty queues would follow each other at once.
     pub fn long_poll(mut self, hold: Duration) -> Self {
-        self.settings.hold = hold;
+        self.hold = Some(hold);
         self
     }
 
@@ -214,9 +219,16 @@ impl ConsumerBuilder {
             // Only the first message is ever slow.
             self.settings.cache.span = None;
         }
+        self.choose(Settings::new("").pull_batch, Settings::new("").hold);
         let kind = kind(listener, orderly);
         let handle = Handle::start(self.client, self.settings, kind, Mode::Subscribed).await?;
         Ok(PushConsumer::new(handle))
+    }
+
+    /// Settles what was not asked for.
+    fn choose(&mut self, pull_batch: u16, hold: Duration) {
+        self.settings.pull_batch = self.pull_batch.unwrap_or(pull_batch);
+        self.settings.hold = self.hold.unwrap_or(hold);
     }
 
     /// A pull consumer: a member of the group whose messages are taken with [`PullConsumer::poll`] or from a
@@ -249,14 +261,8 @@ impl ConsumerBuilder {
     }
 
     async fn pull(mut self, mode: Mode) -> Result<PullConsumer> {
-        let usual = Settings::new("");
+        self.choose(10, Duration::from_secs(20));
         let settings = &mut self.settings;
-        if settings.pull_batch == usual.pull_batch {
-            settings.pull_batch = 10;
-        }
-        if settings.hold == usual.hold {
-            settings.hold = Duration::from_secs(20);
-        }
         settings.total_messages = 10_000;
         settings.auto_commit =
             settings.auto_commit.map(|every| every.max(Duration::from_millis(10)));

@@ -146,6 +146,11 @@ impl Settings {
         if let Some(span) = self.cache.span {
             within("a span", usize::try_from(span).unwrap_or(0), 65_535)?;
         }
+        if self.hold.as_millis() == 0 {
+            return Err(Error::invalid(
+                "a long poll of less than 1 ms: empty queues would be pulled without a pause",
+            ));
+        }
         if self.consume_timeout.is_zero() {
             return Err(Error::invalid("a consume timeout of zero: every message would be late"));
         }
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn what_is_out_of_stocks_bounds_is_refused() {
         type Change = fn(&mut Settings);
-        let changes: [Change; 8] = [
+        let changes: [Change; 9] = [
             |s| s.concurrency = 0,
             |s| s.batch = 1025,
             |s| s.pull_batch = 0,
@@ -181,6 +186,7 @@ mod tests {
             |s| s.cache.bytes = 2 << 30,
             |s| s.cache.span = Some(0),
             |s| s.topic_messages = Some(0),
+            |s| s.hold = Duration::from_micros(999),
             |s| s.group = "DEFAULT_CONSUMER".to_owned(),
         ];
         assert!(Settings::new("g").check().is_ok());

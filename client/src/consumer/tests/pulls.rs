@@ -236,3 +236,21 @@ async fn a_queue_whose_next_messages_are_gone_keeps_what_was_polled_and_stores_n
     assert!(polled(&consumer, 10).await.into_iter().eq(20..30));
     consumer.shutdown().await.unwrap();
 }
+
+#[tokio::test]
+async fn settings_that_happen_to_be_a_push_consumers_usual_ones_hold_for_pulls() {
+    let world = World::new(1).await;
+    let builder = consumer(&world).pull_batch(32).long_poll(Duration::from_secs(15));
+    let consumer = builder.start_pull().await.unwrap();
+    let pull = world.broker.until_asked(request::PULL_MESSAGE, 1).await.remove(0);
+    let asked = [pull.ext("maxMsgNums"), pull.ext("suspendTimeoutMillis")];
+    assert_eq!(asked, [Some("32"), Some("15000")]);
+    consumer.shutdown().await.unwrap();
+    let client = world.client();
+    let consumer = client.consumer("g").subscribe("T", "*").start_pull().await.unwrap();
+    let usual = |pull: &ringmq_net::command::Command| {
+        [pull.ext("maxMsgNums"), pull.ext("suspendTimeoutMillis")] == [Some("10"), Some("20000")]
+    };
+    eventually(|| world.broker.asked(request::PULL_MESSAGE).iter().any(usual).then_some(())).await;
+    consumer.shutdown().await.unwrap();
+}
