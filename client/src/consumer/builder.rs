@@ -241,7 +241,7 @@ impl ConsumerBuilder {
     }
 
     /// A pull consumer of exactly these queues, whoever else there is: nothing is divided with the group's other members. The filter of the one
-    /// subscription that was given, if any, holds for all.
+    /// subscription that was given, if any, holds for all. It has the queues when this is done, see [`PullConsumer::assign`].
     ///
     /// # Errors
     /// As [`ConsumerBuilder::start`].
@@ -256,7 +256,7 @@ impl ConsumerBuilder {
         }
         let consumer = self.pull(Mode::Assigned).await?;
         consumer.set_filter(filter);
-        consumer.assign(queues)?;
+        consumer.assign(queues).await?;
         Ok(consumer)
     }
 

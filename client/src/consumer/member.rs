@@ -193,8 +193,9 @@ impl Member {
         Ok(())
     }
 
-    /// Takes exactly these queues, by and by.
-    pub(crate) fn assign(&self, queues: Vec<MessageQueue>, filter: &Filter) -> Result<()> {
+    /// Takes exactly these queues. Waits for it as long as a call may take; what lacks then comes by and by.
+    pub(crate) async fn assign(&self, queues: Vec<MessageQueue>, filter: &Filter) -> Result<()> {
+        let wanted: BTreeSet<MessageQueue> = queues.iter().cloned().collect();
         let mut by_topic: BTreeMap<String, Vec<MessageQueue>> = BTreeMap::new();
         for queue in queues {
             by_topic.entry(queue.topic.clone()).or_default().push(queue);
@@ -204,9 +205,21 @@ impl Member {
             subscriptions.insert(topic.clone(), Subscription::new(topic, filter)?);
         }
         *self.subscriptions() = subscriptions;
+        let mut assignment = self.assignment.subscribe();
         *self.assigned.lock().unwrap_or_else(PoisonError::into_inner) = by_topic;
         self.wake();
-        Ok(())
+        // Exactly these: one that was given up a moment ago may still be on its way out, and in again.
+        let all = assignment.wait_for(|have| have.iter().eq(&wanted));
+        let deadline = crate::deadline::deadline(self.instance.config.call_timeout);
+        tokio::select! {
+            () = self.ended() => Err(Error::Closed("the consumer")),
+            taken = timeout_at(deadline, all) => {
+                if taken.is_err() {
+                    tracing::warn!(group = self.group(), "not all assigned queues could be taken yet");
+                }
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn assigned(&self) -> BTreeMap<String, Vec<MessageQueue>> {

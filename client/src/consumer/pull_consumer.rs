@@ -111,11 +111,12 @@ impl PullConsumer {
     }
 
     /// Takes exactly these queues from now on, for a consumer that was started with [`crate::ConsumerBuilder::start_assigned`]. Those that it has
-    /// already go on where they are.
+    /// already go on where they are. It has all of them when this is done, so that they can be sought in and paused; those that cannot be taken within
+    /// the client's call timeout come later, see [`PullConsumer::assignment`].
     ///
     /// # Errors
     /// [`Error::Invalid`] for no queues, or a consumer with subscriptions; [`Error::Closed`].
-    pub fn assign(&self, queues: impl IntoIterator<Item = MessageQueue>) -> Result<()> {
+    pub async fn assign(&self, queues: impl IntoIterator<Item = MessageQueue>) -> Result<()> {
         self.need(Mode::Assigned)?;
         self.member().check_running()?;
         let queues: Vec<MessageQueue> = queues.into_iter().collect();
@@ -123,7 +124,7 @@ impl PullConsumer {
             return Err(Error::invalid("no queues are assigned: give at least one"));
         }
         let filter = self.polls().filter.clone();
-        self.member().assign(queues, &filter)
+        self.member().assign(queues, &filter).await
     }
 
     pub(super) fn set_filter(&self, filter: Filter) {

@@ -131,10 +131,10 @@ async fn assigned_queues_are_read_whoever_else_is_there_and_a_failed_read_does_n
     assert_eq!(polled(&consumer, 2).await, [4, 5]);
     let pull = &world.broker.asked(request::PULL_MESSAGE)[0];
     assert_eq!((pull.ext("subscription"), pull.ext("queueOffset")), (Some("*"), Some("4")));
-    consumer.assign([world.queue(0), world.queue(1)]).unwrap();
+    consumer.assign([world.queue(0), world.queue(1)]).await.unwrap();
     assert!(polled(&consumer, 6).await.into_iter().eq(0..6));
     assert!(matches!(consumer.subscribe("T", "*").await, Err(Error::Invalid(_))));
-    assert!(matches!(consumer.assign([]), Err(Error::Invalid(_))));
+    assert!(matches!(consumer.assign([]).await, Err(Error::Invalid(_))));
     assert!(world.broker.asked(request::GET_CONSUMER_LIST_BY_GROUP).is_empty());
     let heartbeat = world.table().heartbeats.last().cloned().unwrap();
     assert!(heartbeat.consumers[0].subscriptions.is_empty());
@@ -253,4 +253,25 @@ async fn settings_that_happen_to_be_a_push_consumers_usual_ones_hold_for_pulls()
     };
     eventually(|| world.broker.asked(request::PULL_MESSAGE).iter().any(usual).then_some(())).await;
     consumer.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn assigned_queues_can_be_sought_in_and_paused_at_once() {
+    let world = World::new(2).await;
+    (0..2).for_each(|queue| world.store("T", queue, 6, ""));
+    // Where they begin is slow to come.
+    world.rule(|command| {
+        let slow = command.code == request::QUERY_CONSUMER_OFFSET;
+        slow.then(|| React::AnswerAfter(Duration::from_millis(50), ok().with_ext("offset", 0)))
+    });
+    let consumer = consumer(&world).start_assigned([world.queue(0)]).await.unwrap();
+    consumer.seek(&world.queue(0), 4).await.unwrap();
+    assert_eq!(polled(&consumer, 2).await, [4, 5]);
+    consumer.assign([world.queue(1), world.queue(0), world.queue(1)]).await.unwrap();
+    consumer.pause([&world.queue(1)]);
+    assert_eq!(consumer.is_paused(&world.queue(1)), Some(true));
+    consumer.assign([world.queue(0)]).await.unwrap();
+    assert!(matches!(consumer.seek(&world.queue(1), 0).await, Err(Error::Invalid(_))));
+    consumer.shutdown().await.unwrap();
+    assert!(matches!(consumer.assign([world.queue(0)]).await, Err(Error::Closed(_))));
 }
