@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 pub(crate) struct LocalOffsets {
     dir: PathBuf,
     table: BTreeMap<MessageQueue, i64>,
-    _lock: File,
+    /// `None` when the directory was given back.
+    lock: Option<File>,
 }
 
 impl LocalOffsets {
@@ -43,7 +44,12 @@ impl LocalOffsets {
             )),
             TryLockError::Error(e) => failed(e),
         })?;
-        Ok(LocalOffsets { table: load(dir)?, dir: dir.to_owned(), _lock: lock })
+        Ok(LocalOffsets { table: load(dir)?, dir: dir.to_owned(), lock: Some(lock) })
+    }
+
+    /// Gives the directory back. Nothing is written any more.
+    pub(crate) fn close(&mut self) {
+        self.lock = None;
     }
 
     pub(crate) fn get(&self, queue: &MessageQueue) -> Option<i64> {
@@ -53,12 +59,15 @@ impl LocalOffsets {
     /// Puts these offsets over the others and writes all, if any is new.
     ///
     /// # Errors
-    /// [`Error::Offsets`]; the file is then the one before.
+    /// [`Error::Offsets`]; the file is then the one before. [`Error::Closed`] when the directory was given back.
     pub(crate) fn save(&mut self, offsets: &[(MessageQueue, i64)]) -> Result<()> {
         let mut table = self.table.clone();
         table.extend(offsets.iter().cloned());
         if table == self.table {
             return Ok(());
+        }
+        if self.lock.is_none() {
+            return Err(Error::Closed("the consumer"));
         }
         replace(&self.dir, &table).map_err(|cause| offsets_error(&self.dir, cause))?;
         self.table = table;

@@ -528,5 +528,7 @@ impl Member {
         }
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(sender);
+        // Whoever keeps the handle does not keep the directory.
+        self.store.close().await;
     }
 }

@@ -69,6 +69,15 @@ impl Store {
         }
     }
 
+    /// Lets another consumer have the file, if there is one.
+    pub(crate) async fn close(&self) {
+        let Store::Local(offsets) = self else { return };
+        let offsets = offsets.clone();
+        let close = move || offsets.lock().unwrap_or_else(PoisonError::into_inner).close();
+        // It fails at the end of the runtime only, which closes it.
+        let _ = tokio::task::spawn_blocking(close).await;
+    }
+
     /// Writes the file, if there is one and something differs.
     ///
     /// # Errors

@@ -246,6 +246,20 @@ async fn broadcasting_members_go_on_from_their_file_and_repeat_nothing_that_fail
 }
 
 #[tokio::test]
+async fn the_directory_of_a_broadcasting_consumer_is_free_when_it_is_shut_down() {
+    let world = World::new(1).await;
+    let dir = tempfile::tempdir().unwrap();
+    let builder = consumer(&world).broadcasting(dir.path());
+    let first = builder.clone().start(|_| async {}).await.unwrap();
+    let taken = super::super::local_offsets::LocalOffsets::open(&dir.path().join("g"));
+    assert!(matches!(taken, Err(crate::Error::Offsets { .. })));
+    first.shutdown().await.unwrap();
+    let second = builder.start(|_| async {}).await.unwrap();
+    first.shutdown().await.unwrap();
+    second.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_listener_may_end_its_consumer_and_an_end_that_nobody_waits_for_is_one() {
     let world = World::new(1).await;
     world.store("T", 0, 3, "");
