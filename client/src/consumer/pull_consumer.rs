@@ -250,15 +250,29 @@ impl PullConsumer {
     /// Stores that everything that polls gave so far is consumed. It is stored when this is done.
     ///
     /// # Errors
-    /// The first one of the brokers; the other queues are stored all the same.
+    /// The first one of the brokers; the other queues are stored all the same. [`Error::Invalid`] when a queue of these messages is not this consumer's
+    /// any more: its new owner gets them again. [`Error::Closed`] after a shutdown.
     pub async fn commit(&self) -> Result<()> {
+        self.member().check_running()?;
         let given = {
             let mut polls = self.polls();
             std::mem::take(&mut polls.given)
         };
-        given.into_iter().for_each(Given::finish);
+        let queues = self.member().queues();
         let mut done = Ok(());
-        for queue in self.member().queues() {
+        for given in given {
+            let (queue, epoch) = (given.queue.clone(), given.epoch);
+            given.finish();
+            let has = queues.iter().any(|own| Arc::ptr_eq(own, &queue));
+            // After a seek of our own there is nothing to store; but one that goes has been reset for good.
+            if !has || (queue.is_leaving() && queue.epoch() != epoch) {
+                done = done.and(Err(Error::invalid(format!(
+                    "what was polled of {} is not stored: the queue is not this consumer's any more",
+                    queue_text(&queue.id)
+                ))));
+            }
+        }
+        for queue in queues {
             let stored = self.member().persist(&queue).await;
             done = done.and(stored);
         }

@@ -275,3 +275,23 @@ async fn assigned_queues_can_be_sought_in_and_paused_at_once() {
     consumer.shutdown().await.unwrap();
     assert!(matches!(consumer.assign([world.queue(0)]).await, Err(Error::Closed(_))));
 }
+
+#[tokio::test]
+async fn a_commit_that_stores_nothing_is_an_error() {
+    let world = World::new(2).await;
+    (0..2).for_each(|queue| world.store("T", queue, 5, ""));
+    let builder = consumer(&world).manual_commit();
+    let consumer = builder.start_assigned([world.queue(0), world.queue(1)]).await.unwrap();
+    let messages = consumer.poll(LONG).await.unwrap();
+    let lost = messages[0].queue.queue_id;
+    let kept = 1 - lost;
+    consumer.assign([world.queue(kept)]).await.unwrap();
+    let member_has = || consumer.is_paused(&world.queue(lost)).is_some();
+    eventually(|| (!member_has()).then_some(())).await;
+    assert!(matches!(consumer.commit().await, Err(Error::Invalid(_))));
+    assert_eq!(polled(&consumer, 5).await, [0, 1, 2, 3, 4]);
+    consumer.commit().await.unwrap();
+    assert_eq!([world.stored(kept), world.stored(lost)], [Some(5), None]);
+    consumer.shutdown().await.unwrap();
+    assert!(matches!(consumer.commit().await, Err(Error::Closed(_))));
+}
