@@ -48,6 +48,8 @@ fn a_java_consumer_and_this_one_share_a_group() {
             }
         });
     };
+    // All of them first: on the way there, half of them are taken for a moment.
+    runtime.block_on(until_assigned(&consumer, "shared_online", QUEUES as usize));
     let mut peer = java.start(&broker, dir.path(), "shared", QUEUES, &["online"]);
     runtime.block_on(until_assigned(&consumer, "shared_online", QUEUES as usize / 2));
     send(0..200);
