@@ -78,13 +78,7 @@ async fn an_offset_that_is_reset_moves_the_consumer_and_is_stored() {
     let world = World::new(1).await;
     world.store("T", 0, 10, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     inbox.offsets(10).await;
     let table = ResetOffset { offsets: vec![(world.queue(0), 4), (world.queue(7), 1)] };
     for body in [table.to_json(), table.to_list_json()] {
@@ -104,13 +98,7 @@ async fn administrators_see_how_far_it_is_and_what_it_does() {
     let world = World::new(2).await;
     world.store("T", 0, 10, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     inbox.offsets(10).await;
     eventually(|| consumer.progress("T").contains(&(world.queue(0), 10)).then_some(())).await;
     let status = world.broker.ask(about_group(request::GET_CONSUMER_STATUS_FROM_CLIENT)).await;
@@ -159,13 +147,7 @@ async fn brokers_hear_of_a_changed_subscription_and_its_queues_come_and_go() {
     let world = World::new(1).await;
     world.store("U", 0, 2, "TAGS\u{1}a");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     let version = |world: &World| {
         let last = world.table().heartbeats.last().cloned().unwrap();
         let of_u = last.consumers[0].subscriptions.iter().find(|s| s.topic == "U").cloned();
@@ -208,13 +190,7 @@ async fn a_client_ends_its_consumers_in_order() {
     let world = World::new(1).await;
     world.store("T", 0, 5, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     inbox.offsets(5).await;
     world.client().shutdown().await.unwrap();
     assert_eq!(world.stored(0), Some(5));

@@ -28,6 +28,16 @@ fn inbox() -> (mpsc::UnboundedSender<Arc<ReceivedMessage>>, Inbox) {
     (send, Inbox(receive))
 }
 
+/// A listener that puts there what it gets, and is done with it.
+fn into_inbox(
+    send: mpsc::UnboundedSender<Arc<ReceivedMessage>>,
+) -> impl Fn(Arc<ReceivedMessage>) -> std::future::Ready<()> + Send + Sync + 'static {
+    move |message| {
+        drop(send.send(message));
+        std::future::ready(())
+    }
+}
+
 /// What a listener got.
 struct Inbox(mpsc::UnboundedReceiver<Arc<ReceivedMessage>>);
 

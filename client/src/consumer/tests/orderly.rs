@@ -55,13 +55,7 @@ async fn nothing_of_a_queue_is_consumed_before_its_lock_is_ours() {
     (0..2).for_each(|queue| world.store("T", queue, 3, ""));
     world.table().locks.insert(world.queue(1), "somebody else".to_owned());
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start_orderly(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start_orderly(into_inbox(send)).await.unwrap();
     for _ in 0..3 {
         assert_eq!(inbox.next().await.queue.queue_id, 0);
     }
@@ -118,13 +112,7 @@ async fn a_lost_connection_costs_no_repeated_messages_when_nobody_else_had_the_q
     let world = World::new(1).await;
     world.store("T", 0, 5, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start_orderly(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start_orderly(into_inbox(send)).await.unwrap();
     assert_eq!(inbox.offsets(5).await, [0, 1, 2, 3, 4]);
     for round in 1..=3 {
         world.broker.cut();

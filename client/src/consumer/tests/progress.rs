@@ -11,13 +11,7 @@ async fn all_messages_are_consumed_and_progress_is_stored_before_the_group_is_le
     let world = World::new(3).await;
     (0..3).for_each(|queue| world.store("T", queue, 50, ""));
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     let mut seen = std::collections::BTreeSet::new();
     while seen.len() < 150 {
         let message = inbox.next().await;
@@ -125,13 +119,7 @@ async fn dropping_the_last_handle_ends_in_order_too() {
     let world = World::new(1).await;
     world.store("T", 0, 5, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     inbox.offsets(5).await;
     drop(consumer.clone());
     assert!(world.broker.asked(request::UNREGISTER_CLIENT).is_empty());
@@ -150,14 +138,8 @@ async fn a_new_group_begins_at_the_end_and_stores_where_that_was() {
     let world = World::new(1).await;
     world.store("T", 0, 9, "");
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .consume_from(ConsumeFrom::Last)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer =
+        consumer(&world).consume_from(ConsumeFrom::Last).start(into_inbox(send)).await.unwrap();
     eventually(|| consumer.progress("T").first().map(drop)).await;
     consumer.shutdown().await.unwrap();
     // Otherwise what comes while it is away would be lost.
@@ -175,14 +157,8 @@ async fn a_queue_that_begins_while_the_group_listens_is_consumed_from_its_first_
         asked.then(|| React::Answer(ok().with_ext("timestamp", far)))
     });
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .consume_from(ConsumeFrom::Last)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer =
+        consumer(&world).consume_from(ConsumeFrom::Last).start(into_inbox(send)).await.unwrap();
     inbox.offsets(3).await;
     consumer.shutdown().await.unwrap();
 }
@@ -199,13 +175,7 @@ async fn a_broker_that_fails_is_not_taken_for_a_group_without_progress() {
         fails.then(|| refusal(ringmq_net::code::response::SYSTEM_ERROR))
     });
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).start(into_inbox(send)).await.unwrap();
     let mut offsets = inbox.offsets(4).await;
     offsets.sort_unstable();
     assert_eq!(offsets, [6, 7, 8, 9]);

@@ -46,14 +46,7 @@ async fn whatever_happens_to_a_pull_another_one_follows() {
         })
     });
     let (send, mut inbox) = inbox();
-    let consumer = consumer(&world)
-        .pull_batch(5)
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = consumer(&world).pull_batch(5).start(into_inbox(send)).await.unwrap();
     let mut offsets = inbox.offsets(40).await;
     offsets.sort_unstable();
     assert!(offsets.into_iter().eq(0..40));
@@ -75,10 +68,7 @@ async fn a_broker_that_lost_the_subscription_is_told_and_asked_again() {
         let consumer = consumer(&world)
             // A pause would show.
             .timing(|timing| timing.pull_again = LONG)
-            .start(move |message| {
-                let send = send.clone();
-                async move { drop(send.send(message)) }
-            })
+            .start(into_inbox(send))
             .await
             .unwrap();
         inbox.offsets(1).await;
@@ -224,13 +214,7 @@ async fn reads_go_to_the_slave_that_the_master_suggests_and_come_back() {
     let (send, mut inbox) = inbox();
     world.store("T", 0, 1, "");
     let builder = client.consumer("g").subscribe("T", "*").consume_from(ConsumeFrom::First);
-    let consumer = builder
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
-        .await
-        .unwrap();
+    let consumer = builder.start(into_inbox(send)).await.unwrap();
     // Message 3 is with the master alone, and 0 to 2 were passed over there.
     assert_eq!(inbox.offsets(1).await, [3]);
     let asked = slave.until_asked(request::PULL_MESSAGE, 1).await;
@@ -249,10 +233,7 @@ async fn tags_are_compared_as_texts_and_a_dead_letter_keeps_its_topic() {
     let consumer = consumer(&world)
         .subscribe("T", "Aa || C")
         .timing(|timing| timing.persist = Duration::from_millis(10))
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
+        .start(into_inbox(send))
         .await
         .unwrap();
     let message = inbox.next().await;
@@ -269,10 +250,7 @@ async fn a_pause_stops_pulls_and_the_end_of_it_starts_them() {
     let (send, mut inbox) = inbox();
     let consumer = consumer(&world)
         .long_poll(Duration::from_millis(20))
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
+        .start(into_inbox(send))
         .await
         .unwrap();
     world.broker.until_asked(request::PULL_MESSAGE, 2).await;
@@ -313,10 +291,7 @@ async fn a_group_goes_on_with_the_slave_when_its_master_is_gone() {
     let builder = client.consumer("g").subscribe("T", "*").consume_from(ConsumeFrom::First);
     let consumer = builder
         .timing(|timing| timing.rebalance_again = Duration::from_millis(20))
-        .start(move |message| {
-            let send = send.clone();
-            async move { drop(send.send(message)) }
-        })
+        .start(into_inbox(send))
         .await
         .unwrap();
     // The slave knows the members; but a group's progress is not guessed while its master does not answer.
