@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::cli::CommonOptions;
+use crate::cli::{CommonOptions, SendOptions};
 use crate::error::LoadError;
 use crate::report::{Latency, Report, thousands};
 
@@ -108,18 +108,18 @@ impl Search {
     }
 }
 
-/// Runs `run` at one rate after the other. The report is that of the highest rate that was borne, with the search in it.
+/// Runs `run` at one rate after the other, from that of `send` on. The report is that of the highest rate that was borne, with the search in it.
 ///
 /// # Errors
 /// Those of a run.
 pub fn find(
     common: &CommonOptions,
-    first: Option<f64>,
+    send: &SendOptions,
     p99_bound_ms: f64,
     precision: f64,
-    run: impl Fn(CommonOptions, f64) -> Result<(Option<Latency>, Report), LoadError>,
+    run: impl Fn(CommonOptions, SendOptions) -> Result<(Option<Latency>, Report), LoadError>,
 ) -> Result<Report, LoadError> {
-    let mut search = Search::new(first.unwrap_or(RATE_FIRST), precision);
+    let mut search = Search::new(send.rate.unwrap_or(RATE_FIRST), precision);
     let step = CommonOptions {
         seconds: Some(common.seconds.unwrap_or(STEP_SECONDS)),
         warmup: Some(common.warmup.unwrap_or(STEP_WARMUP_SECONDS)),
@@ -131,8 +131,10 @@ pub fn find(
     while let Some(rate) = search.next()
         && tries.len() < TRIES_MAX
     {
-        let (latency, report) = run(step.clone(), rate.round())?;
-        let tried = judge(rate.round(), p99_bound_ms, latency, &report);
+        let rate = rate.round();
+        let send = SendOptions { rate: Some(rate), ..send.clone() };
+        let (latency, report) = run(step.clone(), send)?;
+        let tried = judge(rate, p99_bound_ms, latency, &report);
         if !common.quiet {
             eprintln!("{}", tried.line());
         }

@@ -51,17 +51,11 @@ pub fn produce(options: &ProduceOptions) -> Result<Report, LoadError> {
     options.common.check()?;
     options.check()?;
     let Some(bound) = options.knee.knee_p99 else { return produce_once(options) };
-    knee::find(
-        &options.common,
-        options.send.rate,
-        bound,
-        options.knee.knee_precision,
-        |common, rate| {
-            let send = SendOptions { rate: Some(rate), ..options.send.clone() };
-            let report = produce_once(&ProduceOptions { common, send, ..options.clone() })?;
-            Ok((report.send.as_ref().map(|side| side.latency), report))
-        },
-    )
+    let (common, send, precision) = (&options.common, &options.send, options.knee.knee_precision);
+    knee::find(common, send, bound, precision, |common, send| {
+        let report = produce_once(&ProduceOptions { common, send, ..options.clone() })?;
+        Ok((report.send.as_ref().map(|side| side.latency), report))
+    })
 }
 
 fn produce_once(options: &ProduceOptions) -> Result<Report, LoadError> {
@@ -208,17 +202,11 @@ pub fn end_to_end(options: &EndToEndOptions) -> Result<Report, LoadError> {
     options.common.check()?;
     options.check()?;
     let Some(bound) = options.knee.knee_p99 else { return end_to_end_once(options) };
-    knee::find(
-        &options.common,
-        options.send.rate,
-        bound,
-        options.knee.knee_precision,
-        |common, rate| {
-            let send = SendOptions { rate: Some(rate), ..options.send.clone() };
-            let report = end_to_end_once(&EndToEndOptions { common, send, ..options.clone() })?;
-            Ok((report.receive.as_ref().map(|side| side.latency), report))
-        },
-    )
+    let (common, send, precision) = (&options.common, &options.send, options.knee.knee_precision);
+    knee::find(common, send, bound, precision, |common, send| {
+        let report = end_to_end_once(&EndToEndOptions { common, send, ..options.clone() })?;
+        Ok((report.receive.as_ref().map(|side| side.latency), report))
+    })
 }
 
 fn end_to_end_once(options: &EndToEndOptions) -> Result<Report, LoadError> {
