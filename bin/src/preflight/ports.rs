@@ -1,9 +1,11 @@
 //! Every port that this process is going to bind, tried once.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Finding;
 use crate::config::Settings;
@@ -47,16 +49,25 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
     failures
 }
 
-/// Binds the address, trying again while it is in use and there is time.
-fn bind_by(address: &SocketAddr, deadline: Instant) -> io::Result<TcpListener> {
+/// Tries the address, again and again while it is in use and there is time.
+fn bind_by(address: &SocketAddr, deadline: Instant) -> io::Result<Socket> {
     loop {
-        match TcpListener::bind(address) {
+        match try_bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 sleep(RETRY);
             }
             outcome => return outcome,
         }
     }
+}
+
+/// A socket that has the address and does not listen: a client that comes meanwhile is refused, not taken and then reset.
+fn try_bind(address: &SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    // What the listeners set, too: connections of a former process that linger are no obstacle, a socket that listens is one.
+    socket.set_reuse_address(true)?;
+    socket.bind(&(*address).into())?;
+    Ok(socket)
 }
 
 fn remedy(error: &io::Error, key: &str) -> String {
@@ -71,5 +82,33 @@ fn remedy(error: &io::Error, key: &str) -> String {
             format!("not permitted: choose a port above 1023 in {key}")
         }
         _ => format!("{error}: change {key}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_listened_on_is_in_use_and_one_that_was_is_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(try_bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // One end of a connection stays on the port, closed by this side first.
+        let peer = TcpStream::connect(address).unwrap();
+        drop(listener.accept().unwrap());
+        drop(listener);
+        try_bind(&address).unwrap();
+        drop(peer);
+    }
+
+    #[test]
+    fn a_client_that_comes_while_a_port_is_tried_is_refused() {
+        let tried = try_bind(&SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = tried.local_addr().unwrap().as_socket().unwrap();
+        let error = TcpStream::connect(address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
