@@ -100,9 +100,9 @@ pub struct CommonOptions {
     /// How long to run before it is measured; 2 seconds if a time ends the run, 0 if a count does.
     #[arg(long, value_name = "S")]
     pub warmup: Option<f64>,
-    /// Process id of the broker: its CPU time and memory are measured.
+    /// Process id of the broker: its CPU time and memory are measured. May be repeated: what all of them use is added up.
     #[arg(long, value_name = "PID")]
-    pub pid: Option<i32>,
+    pub pid: Vec<i32>,
     /// A slave of the brokers: how far it is behind is measured, by asking both for the end of their logs. May be repeated; all masters together
     /// are put beside all slaves together.
     #[arg(long, value_name = "HOST:PORT")]
@@ -312,15 +312,21 @@ pub struct CompareOptions {
     /// Sets a variable of the scenario; may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
+    /// Where the endpoints' stores are, in place of the scenario's `dir`: a directory on the disk that is to be measured.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Tell what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Write all figures of all rounds as JSON; brought up to date after each round.
+    /// Write all figures of all rounds as JSON. This and the other files are brought up to date after each round.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write the comparison as a page with plots, which needs nothing but a browser.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the table as Markdown, with what it was measured by and where, as it stands in documentation.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
     /// No progress of the single runs.
     #[arg(long)]
     pub quiet: bool,

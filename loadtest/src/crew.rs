@@ -11,7 +11,7 @@ use crate::hdr_log::HdrLog;
 use crate::lag::LagWatch;
 use crate::progress::{Second, SideSecond, clear_bar};
 use crate::tally::{Live, Tally};
-use crate::usage::{ProcessUsage, own_cpu_seconds, process};
+use crate::usage::{ProcessUsage, own_cpu_seconds, processes};
 
 /// What a worker does for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub struct Watch<'a> {
     pub clock: Clock,
     /// The run's times.
     pub span: Span,
-    /// The broker.
-    pub pid: Option<i32>,
+    /// The broker's processes.
+    pub pids: &'a [i32],
     /// Print a line every second, and on a terminal a bar.
     pub progress: bool,
     /// Messages after which the run is over, if a count ends it.
@@ -207,18 +207,18 @@ impl Watcher<'_> {
     }
 
     fn sample(&self) -> Result<Sample, LoadError> {
-        let broker = self.watch.pid.map(process).transpose()?;
+        let broker = processes(self.watch.pids)?;
         Ok(Sample { at: self.watch.clock.now(), own_cpu_seconds: own_cpu_seconds(), broker })
     }
 
     fn sample_if_there(&self) -> Sample {
         let at = self.watch.clock.now();
-        let broker = self.watch.pid.and_then(|pid| process(pid).ok());
+        let broker = processes(self.watch.pids).ok().flatten();
         Sample { at, own_cpu_seconds: own_cpu_seconds(), broker }
     }
 
     fn show(&mut self, now: u64) {
-        let Watch { span, pid, ref lives, ref hdr, ref lag, goal, .. } = *self.watch;
+        let Watch { span, pids, ref lives, ref hdr, ref lag, goal, .. } = *self.watch;
         let length = now.saturating_sub(std::mem::replace(&mut self.shown_at, now));
         let sides = [
             ("send", &lives.send, &mut self.shown.0),
@@ -241,7 +241,7 @@ impl Watcher<'_> {
             harness_cpu_seconds: own_cpu_seconds(),
             replication_lag_bytes: lag.as_ref().and_then(LagWatch::latest),
         };
-        let second = second.with_broker(pid.and_then(|pid| process(pid).ok()));
+        let second = second.with_broker(processes(pids).ok().flatten());
         if self.watch.progress {
             let done = self.shown.0.messages.max(self.shown.1.messages);
             let part = match goal {

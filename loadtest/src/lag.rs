@@ -80,7 +80,7 @@ fn log_ends(brokers: &[SocketAddr]) -> Option<u64> {
 }
 
 /// Where a broker's log ends: `commitLogMaxOffset` of its runtime information, as stock 4.9.8 and 5.x have it.
-fn log_end(broker: SocketAddr) -> Result<Option<u64>, LoadError> {
+pub(crate) fn log_end(broker: SocketAddr) -> Result<Option<u64>, LoadError> {
     const WHAT: &str = "runtime information";
     let request = Command::request(request::GET_BROKER_RUNTIME_INFO);
     let reply = ok(WHAT, broker, call(broker, WHAT, &request)?)?;

@@ -54,7 +54,7 @@ pub struct Report {
     pub verify: Option<Verdict>,
     /// The search for the knee; the rest of the report is that of the highest rate that was borne.
     pub knee: Option<Knee>,
-    /// What the broker's process used.
+    /// What the broker's processes used.
     pub broker: Option<Broker>,
     /// What the harness used.
     pub harness: Harness,
@@ -152,11 +152,11 @@ pub struct Group {
     pub latency: Latency,
 }
 
-/// What the broker's process used in the measured span.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// What the broker's processes used in the measured span, all of them together.
+#[derive(Clone, Debug, Serialize)]
 pub struct Broker {
-    /// Process id.
-    pub pid: i32,
+    /// Process ids.
+    pub pids: Vec<i32>,
     /// CPU seconds.
     pub cpu_seconds: f64,
     /// CPU seconds a second.
@@ -193,7 +193,7 @@ pub(crate) struct Facts {
     pub(crate) rate_asked: Option<f64>,
     /// Requests have intended times.
     pub(crate) open: bool,
-    pub(crate) pid: Option<i32>,
+    pub(crate) pids: Vec<i32>,
     pub(crate) sends: bool,
     pub(crate) receives: bool,
     pub(crate) groups: Vec<(String, u64)>,
@@ -224,7 +224,7 @@ impl Report {
             groups,
             verify: facts.verdict,
             knee: None,
-            broker: broker(facts.pid, &samples, messages),
+            broker: broker(facts.pids, &samples, messages),
             harness: harness(&samples, messages, &send, &receive),
             warnings: Vec::new(),
             clean: false,
@@ -436,12 +436,12 @@ fn groups(facts: &Facts, send: &Tally, receive: &Tally) -> Vec<Group> {
     facts.groups.iter().enumerate().map(group).collect()
 }
 
-fn broker(pid: Option<i32>, samples: &(Sample, Sample), messages: u64) -> Option<Broker> {
+fn broker(pids: Vec<i32>, samples: &(Sample, Sample), messages: u64) -> Option<Broker> {
     let (before, after) = (samples.0.broker?, samples.1.broker?);
     let seconds = (samples.1.at.saturating_sub(samples.0.at)).max(1) as f64 / 1e9;
     let cpu_seconds = after.cpu_seconds - before.cpu_seconds;
     Some(Broker {
-        pid: pid?,
+        pids,
         cpu_seconds,
         cores: cpu_seconds / seconds,
         cpu_seconds_per_million: (messages > 0).then(|| cpu_seconds / (messages as f64 / 1e6)),
@@ -579,7 +579,9 @@ impl Latency {
 
 impl Broker {
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        write!(out, "  broker (process {}): {:.2} cores", self.pid, self.cores)?;
+        let pids: Vec<_> = self.pids.iter().map(i32::to_string).collect();
+        let many = if pids.len() > 1 { "processes" } else { "process" };
+        write!(out, "  broker ({many} {}): {:.2} cores", pids.join(", "), self.cores)?;
         if let Some(per_million) = self.cpu_seconds_per_million {
             write!(out, ", {per_million:.2} CPU s per million messages")?;
         }

@@ -31,7 +31,7 @@ use crate::sizes::Sizes;
 use crate::tally::{Live, Tally};
 use crate::target::{Access, Target, find, ok, queue_offset};
 use crate::trace::{self, Trace};
-use crate::usage::process;
+use crate::usage::processes;
 
 /// Measured time if neither a time nor a count is given.
 const SECONDS_DEFAULT: f64 = 10.0;
@@ -335,7 +335,7 @@ fn read_back(
     let lives = Lives { send: None, receive: Some(live) };
     let (progress, goal) = (!common.quiet, Some(sent.messages_all));
     let (hdr, lag) = (None, None);
-    let watch = Watch { clock, span, pid: None, progress, goal, lives, sent: &|_| {}, hdr, lag };
+    let watch = Watch { clock, span, pids: &[], progress, goal, lives, sent: &|_| {}, hdr, lag };
     let read = work(jobs, &watch)?.receive;
     watched.send.bad_records += read.bad_records;
     watched.send.bad_record_texts.extend(read.bad_record_texts);
@@ -345,7 +345,7 @@ fn read_back(
 // ---- before the run ----
 
 fn check_pid(common: &CommonOptions) -> Result<(), LoadError> {
-    common.pid.map(process).transpose().map(drop)
+    processes(&common.pid).map(drop)
 }
 
 fn has_end(common: &CommonOptions) -> bool {
@@ -410,7 +410,7 @@ fn watch(
         common.hdr_log.as_deref().map(|path: &Path| HdrLog::create(path, &clock)).transpose()?;
     let lag = LagWatch::start(targets, &common.slave)?;
     let (progress, goal) = (!common.quiet, common.count);
-    let watch = Watch { clock, span, pid: common.pid, progress, goal, lives, sent, hdr, lag };
+    let watch = Watch { clock, span, pids: &common.pid, progress, goal, lives, sent, hdr, lag };
     let watched = work(jobs, &watch)?;
     watch.hdr.map_or(Ok(()), HdrLog::finish)?;
     Ok(watched)
@@ -433,7 +433,7 @@ fn facts(
         end: span.end,
         rate_asked: None,
         open: false,
-        pid: common.pid,
+        pids: common.pid.clone(),
         sends: false,
         receives: false,
         groups: Vec::new(),

@@ -34,6 +34,23 @@ pub fn process(pid: i32) -> Result<ProcessUsage, LoadError> {
     Ok(ProcessUsage { cpu_seconds, rss_bytes, rss_bytes_max })
 }
 
+/// What several processes use together; `None` of none. The most that each ever had resident is added up too.
+///
+/// # Errors
+/// One of them is not there.
+pub fn processes(pids: &[i32]) -> Result<Option<ProcessUsage>, LoadError> {
+    let mut sum = None;
+    for pid in pids {
+        let own = process(*pid)?;
+        sum = Some(sum.map_or(own, |sum: ProcessUsage| ProcessUsage {
+            cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
+            rss_bytes: sum.rss_bytes + own.rss_bytes,
+            rss_bytes_max: sum.rss_bytes_max + own.rss_bytes_max,
+        }));
+    }
+    Ok(sum)
+}
+
 fn status_bytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -92,10 +109,14 @@ mod tests {
         let after = process(pid).unwrap();
         assert!(after.cpu_seconds - process_before.cpu_seconds >= 0.05);
         assert!(after.rss_bytes > 0 && after.rss_bytes_max >= after.rss_bytes);
+        let twice = processes(&[pid, pid]).unwrap().unwrap();
+        assert!(twice.cpu_seconds >= 2.0 * after.cpu_seconds && processes(&[]).unwrap().is_none());
     }
 
     #[test]
     fn a_process_that_is_not_there_is_refused() {
         assert!(matches!(process(i32::MAX), Err(LoadError::Pid(i32::MAX))));
+        let own = std::process::id() as i32;
+        assert!(matches!(processes(&[own, i32::MAX]), Err(LoadError::Pid(i32::MAX))));
     }
 }

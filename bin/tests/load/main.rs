@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod pairs;
 mod proxy;
 mod runs;
 

@@ -1,9 +1,7 @@
-//! An endpoint at work: the process that a scenario starts, stops and kills, and the commands of the harness that load it.
+//! An endpoint at work: the processes that a scenario starts, stops and kills, and the commands of the harness that load them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,32 +9,45 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use crate::cli::{Cli, Mode};
-use crate::compare::scenario::{Endpoint, Phase, Scenario, Step};
+use crate::compare::process::{Plan, Process, shell};
+use crate::compare::scenario::{Endpoint, FIRST, Phase, Scenario, Step};
 use crate::error::LoadError;
+use crate::lag::log_end;
 use crate::report::Report;
 use crate::run;
-use crate::usage;
+use crate::target::resolve;
+use crate::usage::{ProcessUsage, process, processes};
 
-/// Longest wait for a start or a stop.
-const READY: Duration = Duration::from_secs(90);
-/// How often ports are tried.
-const TRY_EVERY: Duration = Duration::from_millis(5);
 /// How long a load goes before the broker is killed under it.
 const KILL_AFTER: Duration = Duration::from_millis(1500);
+/// Longest wait for a process to come level with the first one.
+const LEVEL: Duration = Duration::from_secs(600);
+/// How often logs are asked for their ends.
+const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Stands in each directory that this program may empty.
 const MARK: &str = ".ringmq-compare";
 
-/// An endpoint of a scenario in one phase, with its process if the scenario starts one. The process ends with it.
+/// An endpoint of a scenario in one phase, with its processes if the scenario starts them. They end with it.
 #[derive(Debug)]
 pub struct Running<'a> {
     scenario: &'a Scenario,
     endpoint: &'a Endpoint,
     phase: &'a Phase,
     given: &'a BTreeMap<String, String>,
-    process: Option<Child>,
+    /// The first one first.
+    processes: Vec<Process>,
     /// How long the last start took.
     pub ready: Option<Duration>,
     quiet: bool,
+}
+
+/// How a process that was away came level with the first one.
+#[derive(Clone, Copy, Debug)]
+pub struct CaughtUp {
+    /// From its start.
+    pub took: Duration,
+    /// Bytes a second of its log, from when it first told how long it was; `None` if it was level by then.
+    pub bytes_per_second: Option<f64>,
 }
 
 impl<'a> Running<'a> {
@@ -52,19 +63,19 @@ impl<'a> Running<'a> {
         quiet: bool,
     ) -> Result<Self, LoadError> {
         let mut running =
-            Running { scenario, endpoint, phase, given, process: None, ready: None, quiet };
+            Running { scenario, endpoint, phase, given, processes: Vec::new(), ready: None, quiet };
         if endpoint.start.is_some() {
+            running.plan()?;
             running.empty()?;
-            running.start()?;
+            running.start(None)?;
         }
         Ok(running)
     }
 
-    /// The broker's process.
+    /// Its processes.
     #[must_use]
-    pub fn pid(&self) -> Option<i32> {
-        let own = self.process.as_ref().and_then(|process| i32::try_from(process.id()).ok());
-        own.or(self.endpoint.pid)
+    pub fn pids(&self) -> Vec<i32> {
+        self.processes.iter().filter_map(Process::pid).chain(self.endpoint.pid).collect()
     }
 
     /// Does what has to be done before a row.
@@ -73,9 +84,15 @@ impl<'a> Running<'a> {
     /// It can't be done.
     pub fn step(&mut self, step: &Step) -> Result<(), LoadError> {
         match step {
-            Step::Start => self.start(),
-            Step::Stop => self.stop(libc::SIGTERM).map(drop),
-            Step::Kill => self.stop(libc::SIGKILL).map(drop),
+            Step::Start(name) => self.start(name.as_deref()),
+            Step::Stop(name) => self.stop(libc::SIGTERM, name.as_deref()).map(drop),
+            Step::Kill(name) => self.stop(libc::SIGKILL, name.as_deref()).map(drop),
+            Step::Freeze(name) => {
+                let frozen = self.process(name)?.freeze();
+                frozen.map_err(|why| self.error(why))
+            }
+            Step::Thaw(name) => self.process(name).map(Process::thaw),
+            Step::Level(name) => self.await_level(name),
             Step::KillUnder(line) => self.kill_under(line),
             Step::DropCaches => self.drop_caches(),
             Step::Wait(seconds) => {
@@ -113,7 +130,7 @@ impl<'a> Running<'a> {
             let addresses = self.addresses()?;
             words.extend(addresses.into_iter().flat_map(|address| ["--addr".to_owned(), address]));
         }
-        if let Some(pid) = self.pid() {
+        for pid in self.pids() {
             words.extend(["--pid".to_owned(), pid.to_string()]);
         }
         if self.quiet && !words.iter().any(|word| word == "--quiet") {
@@ -123,7 +140,11 @@ impl<'a> Running<'a> {
     }
 
     fn addresses(&self) -> Result<Vec<String>, LoadError> {
-        self.endpoint.addr.iter().map(|address| self.fill(address)).collect()
+        self.fill_all(&self.endpoint.addr)
+    }
+
+    fn fill_all(&self, texts: &[String]) -> Result<Vec<String>, LoadError> {
+        texts.iter().map(|text| self.fill(text)).collect()
     }
 
     fn fill(&self, text: &str) -> Result<String, LoadError> {
@@ -139,7 +160,68 @@ impl<'a> Running<'a> {
         self.scenario.dir_of(self.endpoint).into()
     }
 
-    // ---- the process ----
+    // ---- the processes ----
+
+    fn plan(&mut self) -> Result<(), LoadError> {
+        let Some(start) = &self.endpoint.start else {
+            return Err(self.error("the scenario does not start it: give `start`".into()));
+        };
+        let Endpoint { addr, env, files, beside, .. } = self.endpoint;
+        let mut plans = vec![self.plan_of(FIRST, start, addr, env, files)?];
+        for other in beside {
+            plans.push(self.plan_of(
+                &other.name,
+                &other.start,
+                &other.addr,
+                &other.env,
+                &other.files,
+            )?);
+        }
+        self.processes = plans.into_iter().map(Process::new).collect();
+        Ok(())
+    }
+
+    fn plan_of(
+        &self,
+        name: &str,
+        start: &str,
+        addr: &[String],
+        env: &BTreeMap<String, String>,
+        files: &BTreeMap<String, String>,
+    ) -> Result<Plan, LoadError> {
+        let dir = self.dir();
+        let file = |(file, text): (&String, &String)| {
+            Ok::<_, LoadError>((dir.join(file), self.fill(text)?))
+        };
+        let log = if name == FIRST { "out.log".to_owned() } else { format!("{name}.log") };
+        Ok(Plan {
+            name: name.to_owned(),
+            command: self.fill(start)?,
+            addresses: self.fill_all(addr)?,
+            env: env.clone(),
+            files: files.iter().map(file).collect::<Result<_, _>>()?,
+            log: dir.join(log),
+        })
+    }
+
+    fn process(&mut self, name: &str) -> Result<&mut Process, LoadError> {
+        let endpoint = &self.endpoint.name;
+        let found = self.processes.iter_mut().find(|process| process.plan.name == name);
+        found.ok_or_else(|| LoadError::Endpoint {
+            endpoint: endpoint.clone(),
+            why: format!("the scenario starts no process `{name}` of it"),
+        })
+    }
+
+    fn named(&mut self, name: Option<&str>) -> Result<Vec<&mut Process>, LoadError> {
+        if let Some(name) = name {
+            return Ok(vec![self.process(name)?]);
+        }
+        if self.processes.is_empty() {
+            return Err(self.error("the scenario does not start it: give `start`".into()));
+        }
+        Ok(self.processes.iter_mut().collect())
+    }
 
     /// Makes its directory anew. One that this program did not make is left alone.
     fn empty(&self) -> Result<(), LoadError> {
@@ -160,58 +242,108 @@ impl<'a> Running<'a> {
         fs::write(dir.join(MARK), "").map_err(io)
     }
 
-    fn start(&mut self) -> Result<(), LoadError> {
-        let Some(command) = &self.endpoint.start else {
-            return Err(self.error("the scenario does not start it: give `start`".into()));
-        };
-        let (command, addresses) = (self.fill(command)?, self.addresses()?);
-        if let Some(address) = addresses.iter().find(|address| answers(address)) {
-            return Err(self.error(format!("something else listens on {address} already")));
-        }
-        let dir = self.dir();
-        let io = |error: std::io::Error| self.error(format!("cannot start: {error}"));
-        for (name, text) in &self.endpoint.files {
-            fs::write(dir.join(name), self.fill(text)?).map_err(io)?;
-        }
-        let log =
-            File::options().create(true).append(true).open(dir.join("out.log")).map_err(io)?;
+    /// Starts all that does not run, or the named one, and waits until it is ready.
+    fn start(&mut self, name: Option<&str>) -> Result<(), LoadError> {
         let began = Instant::now();
-        let mut shell = shell(&command);
-        shell.envs(&self.endpoint.env).stdout(log.try_clone().map_err(io)?).stderr(log);
-        let child = shell.spawn().map_err(io)?;
-        let child = self.process.insert(child);
-        while !addresses.iter().all(|address| answers(address)) {
-            let ended = child.try_wait().ok().flatten();
-            if ended.is_some() || began.elapsed() > READY {
-                let why = ended
-                    .map_or("is not ready".to_owned(), |status| format!("ended with {status}"));
-                return Err(self.error(format!("it {why}: see {}/out.log", dir.display())));
+        let started = self.named(name)?.into_iter().try_for_each(|process| {
+            if name.is_none() && process.runs() {
+                return Ok(());
             }
-            std::thread::sleep(TRY_EVERY);
-        }
+            process.launch()?;
+            process.await_ready()
+        });
+        started.map_err(|why| self.error(why))?;
         self.ready = Some(began.elapsed());
         Ok(())
     }
 
-    /// Ends the process; returns how long that took.
+    /// Starts again what has ended; nothing if all runs, or if the scenario starts nothing.
+    ///
+    /// # Errors
+    /// It doesn't start.
+    pub fn revive(&mut self) -> Result<(), LoadError> {
+        self.processes.iter_mut().for_each(Process::thaw);
+        if self.processes.is_empty() { Ok(()) } else { self.start(None) }
+    }
+
+    /// Ends all processes, or the named one; returns how long that took.
     ///
     /// # Errors
     /// There is none, or it doesn't end.
-    pub fn stop(&mut self, signal: i32) -> Result<Duration, LoadError> {
-        let Some(mut process) = self.process.take() else {
-            return Err(self.error("there is no process of the scenario's to end".into()));
-        };
+    pub fn stop(&mut self, signal: i32, name: Option<&str>) -> Result<Duration, LoadError> {
         let began = Instant::now();
-        send_signal(&process, signal);
-        while began.elapsed() < READY {
-            if matches!(process.try_wait(), Ok(Some(_))) {
-                return Ok(began.elapsed());
-            }
-            std::thread::sleep(TRY_EVERY);
+        let stopped = self.named(name)?.into_iter().try_for_each(|process| process.stop(signal));
+        stopped.map_err(|why| self.error(why))?;
+        Ok(began.elapsed())
+    }
+
+    /// How much memory a process has.
+    ///
+    /// # Errors
+    /// It isn't there.
+    pub fn resident(&mut self, name: &str) -> Result<u64, LoadError> {
+        let pid = match (name, self.endpoint.pid) {
+            (FIRST, Some(pid)) => Some(pid),
+            _ => self.process(name)?.pid(),
+        };
+        let pid = pid.ok_or_else(|| self.error(format!("{name} does not run")))?;
+        process(pid).map(|usage| usage.rss_bytes)
+    }
+
+    // ---- one that follows another ----
+
+    /// Where the log of a process ends; `None` while it doesn't tell.
+    fn log_end(&mut self, name: &str) -> Result<Option<u64>, LoadError> {
+        let process = self.process(name)?;
+        if !process.runs() {
+            let ended = format!("{name} has ended: see {}", process.plan.log.display());
+            return Err(self.error(ended));
         }
-        send_signal(&process, libc::SIGKILL);
-        let _ = process.wait();
-        Err(self.error(format!("it did not end within {} s", READY.as_secs())))
+        let Some(address) = process.plan.addresses.first().cloned() else {
+            return Err(self.error(format!("{name} has no addr to ask for the end of its log")));
+        };
+        Ok(log_end(resolve(&address)?).ok().flatten())
+    }
+
+    fn await_level(&mut self, name: &str) -> Result<(), LoadError> {
+        let began = Instant::now();
+        while began.elapsed() < LEVEL {
+            if let (Some(of), Some(at)) = (self.log_end(FIRST)?, self.log_end(name)?)
+                && at >= of
+            {
+                return Ok(());
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        Err(self.error(format!("{name} does not come level within {} s", LEVEL.as_secs())))
+    }
+
+    /// Starts a process and sees it come level with the first one, which must not be sent to.
+    ///
+    /// # Errors
+    /// It doesn't start or doesn't come level.
+    pub fn catch_up(&mut self, name: &str) -> Result<CaughtUp, LoadError> {
+        let began = Instant::now();
+        let end = self
+            .log_end(FIRST)?
+            .ok_or_else(|| self.error(format!("{FIRST} does not tell the end of its log")))?;
+        let launched = self.process(name)?.launch();
+        launched.map_err(|why| self.error(why))?;
+        let mut first = None;
+        while began.elapsed() < LEVEL {
+            if let Some(at) = self.log_end(name)? {
+                let now = began.elapsed();
+                let (first_at, first_end) = *first.get_or_insert((now, at));
+                if at >= end {
+                    let seconds = (now - first_at).as_secs_f64();
+                    let bytes = at.saturating_sub(first_end);
+                    let rate = (bytes > 0 && seconds > 0.0).then(|| bytes as f64 / seconds);
+                    return Ok(CaughtUp { took: now, bytes_per_second: rate });
+                }
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        Err(self.error(format!("{name} does not come level within {} s", LEVEL.as_secs())))
     }
 
     fn kill_under(&mut self, line: &str) -> Result<(), LoadError> {
@@ -225,7 +357,7 @@ impl<'a> Running<'a> {
         let mut load = EndsWithOwner(load);
         std::thread::sleep(KILL_AFTER);
         let ended = load.0.try_wait().ok().flatten();
-        self.stop(libc::SIGKILL)?;
+        self.stop(libc::SIGKILL, None)?;
         match ended {
             None => Ok(()),
             Some(status) => {
@@ -246,23 +378,26 @@ impl<'a> Running<'a> {
     /// # Errors
     /// Its process is not known or gone.
     pub fn idle(&self, seconds: f64) -> Result<(f64, u64), LoadError> {
-        let pid = self
-            .pid()
-            .ok_or_else(|| self.error("give its `pid`, or have the scenario start it".into()))?;
-        let (began, before) = (Instant::now(), usage::process(pid)?);
+        let (began, before) = (Instant::now(), self.usage()?);
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let after = usage::process(pid)?;
+        let after = self.usage()?;
         let cores = (after.cpu_seconds - before.cpu_seconds) / began.elapsed().as_secs_f64();
         Ok((cores, after.rss_bytes))
+    }
+
+    /// What its processes use together.
+    ///
+    /// # Errors
+    /// They are not known, or one is gone.
+    pub fn usage(&self) -> Result<ProcessUsage, LoadError> {
+        let usage = processes(&self.pids())?;
+        usage.ok_or_else(|| self.error("give its `pid`, or have the scenario start it".into()))
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            send_signal(&process, libc::SIGKILL);
-            let _ = process.wait();
-        }
+        self.processes.clear();
         let dir = self.dir();
         if self.endpoint.start.is_some() && dir.join(MARK).exists() && !std::thread::panicking() {
             keep_log(&dir);
@@ -315,6 +450,24 @@ impl Drop for EndsWithOwner {
     }
 }
 
+/// Longest text that a scenario's command tells of the machine.
+const TOLD_CHARS_MAX: usize = 4096;
+
+/// What a command prints, errors among it.
+#[must_use]
+pub fn tell(command: &str) -> String {
+    let output = match shell(command).stderr(Stdio::piped()).output() {
+        Ok(output) => output,
+        Err(error) => return format!("`{command}`: {error}"),
+    };
+    let mut text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        text = format!("{text}\n`{command}` ended with {}: {}", output.status, errors.trim());
+    }
+    text.trim().chars().take(TOLD_CHARS_MAX).collect()
+}
+
 /// Runs a scenario's command to its end.
 ///
 /// # Errors
@@ -326,32 +479,4 @@ pub fn set_up(endpoint: &str, command: &str) -> Result<(), LoadError> {
     };
     let status = shell(command).status().map_err(|source| error(source.to_string()))?;
     if status.success() { Ok(()) } else { Err(error(format!("ended with {status}"))) }
-}
-
-/// A command by the shell, which it replaces; it ends when this thread does, however that comes.
-fn shell(command: &str) -> Command {
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg(format!("exec {command}")).stdin(Stdio::null());
-    let die_with_parent = || {
-        // SAFETY: a system call on the new process alone, without memory.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        Ok(())
-    };
-    // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
-    unsafe { shell.pre_exec(die_with_parent) };
-    shell
-}
-
-fn send_signal(process: &Child, signal: i32) {
-    if let Ok(pid) = i32::try_from(process.id()) {
-        // SAFETY: the process is ours and not yet waited for, so its id is still its own.
-        unsafe { libc::kill(pid, signal) };
-    }
-}
-
-fn answers(address: &str) -> bool {
-    let addresses = address.to_socket_addrs().into_iter().flatten();
-    addresses
-        .into_iter()
-        .any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok())
 }

@@ -1,7 +1,6 @@
 //! The figures of all rounds, and how the endpoints compare by them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
 
@@ -48,6 +47,10 @@ pub const PROCESSORS: Kind = less("processors");
 pub const SECONDS: Kind = less("seconds");
 /// Memory.
 pub const RESIDENT: Kind = less("MB resident");
+/// Memory that came on top.
+pub const GREW: Kind = less("MB more resident");
+/// How fast a log grew.
+pub const CAUGHT_UP: Kind = more("MB/s caught up");
 const HARNESS: Kind = Kind { name: "harness us a message", better: None };
 
 /// What a run tells.
@@ -106,6 +109,8 @@ struct RowFigures {
     values: BTreeMap<&'static str, BTreeMap<String, BTreeMap<usize, f64>>>,
     /// Runs that were not clean, by endpoint.
     unclean: BTreeMap<String, usize>,
+    /// Why runs told nothing, by endpoint.
+    failed: BTreeMap<String, Vec<String>>,
 }
 
 impl Figures {
@@ -118,12 +123,7 @@ impl Figures {
         figures: &[(Kind, f64)],
         clean: bool,
     ) {
-        let at = self.rows.iter().position(|known| known.name == row).unwrap_or_else(|| {
-            let (name, command) = (row.to_owned(), command.to_owned());
-            self.rows.push(RowFigures { name, command, ..RowFigures::default() });
-            self.rows.len() - 1
-        });
-        let row = &mut self.rows[at];
+        let row = self.row(row, command);
         for (kind, value) in figures {
             if !row.kinds.contains(kind) {
                 row.kinds.push(*kind);
@@ -136,21 +136,50 @@ impl Figures {
         }
     }
 
-    /// How the endpoints compare; the first is what the others are compared with.
+    /// Notes that a row told nothing at an endpoint in a round.
+    pub fn failed(
+        &mut self,
+        (row, command): (&str, &str),
+        endpoint: &str,
+        round: usize,
+        why: &str,
+    ) {
+        let failed = &mut self.row(row, command).failed;
+        let failed = failed.entry(endpoint.to_owned()).or_default();
+        failed.push(format!("round {}: {why}", round + 1));
+    }
+
+    /// Whether nothing told anything.
     #[must_use]
-    pub fn compare(&self, endpoints: &[String]) -> Vec<Row> {
+    pub fn is_empty(&self) -> bool {
+        self.rows.iter().all(|row| row.values.is_empty())
+    }
+
+    fn row(&mut self, row: &str, command: &str) -> &mut RowFigures {
+        let at = self.rows.iter().position(|known| known.name == row).unwrap_or_else(|| {
+            let (name, command) = (row.to_owned(), command.to_owned());
+            self.rows.push(RowFigures { name, command, ..RowFigures::default() });
+            self.rows.len() - 1
+        });
+        &mut self.rows[at]
+    }
+
+    /// How the endpoints compare; the first is what the others are compared with. `rivals` are those whose best it is held against.
+    #[must_use]
+    pub fn compare(&self, endpoints: &[String], rivals: &[String]) -> Vec<Row> {
         let row = |row: &RowFigures| Row {
             name: row.name.clone(),
             command: row.command.clone(),
-            measures: row.kinds.iter().map(|kind| row.measure(*kind, endpoints)).collect(),
+            measures: row.kinds.iter().map(|kind| row.measure(*kind, endpoints, rivals)).collect(),
             unclean: row.unclean.clone(),
+            failed: row.failed.clone(),
         };
         self.rows.iter().map(row).collect()
     }
 }
 
 impl RowFigures {
-    fn measure(&self, kind: Kind, endpoints: &[String]) -> Measure {
+    fn measure(&self, kind: Kind, endpoints: &[String], rivals: &[String]) -> Measure {
         let empty = BTreeMap::new();
         let values = |endpoint: &String| {
             self.values.get(kind.name).and_then(|of| of.get(endpoint)).unwrap_or(&empty)
@@ -175,11 +204,17 @@ impl RowFigures {
         let others = others.flat_map(|((base, others), better)| {
             others.iter().map(move |other| (base, better, other))
         });
+        let advantage: BTreeMap<String, Spread> = others.filter_map(advantage).collect();
+        let best_rival = rivals
+            .iter()
+            .filter_map(|rival| Some((rival, advantage.get(rival)?.median)))
+            .min_by(|(_, one), (_, other)| one.total_cmp(other));
         Measure {
             name: kind.name,
             better: kind.better,
+            best_rival: best_rival.map(|(rival, _)| rival.clone()),
             figures: endpoints.iter().filter_map(figure).collect(),
-            advantage: others.filter_map(advantage).collect(),
+            advantage,
         }
     }
 }
@@ -195,6 +230,8 @@ pub struct Row {
     pub measures: Vec<Measure>,
     /// How many runs were not clean, by endpoint.
     pub unclean: BTreeMap<String, usize>,
+    /// Why runs told nothing, by endpoint.
+    pub failed: BTreeMap<String, Vec<String>>,
 }
 
 /// One measure of a row.
@@ -208,6 +245,8 @@ pub struct Measure {
     pub figures: BTreeMap<String, Spread>,
     /// How many times better the first endpoint did than each other one, round by round.
     pub advantage: BTreeMap<String, Spread>,
+    /// The rival that did best beside the first endpoint.
+    pub best_rival: Option<String>,
 }
 
 /// Values of several rounds.
@@ -233,51 +272,6 @@ impl Spread {
         let (below, above) = (sorted.get((sorted.len() - 1) / 2)?, sorted.get(sorted.len() / 2)?);
         Some(Spread { median: (below + above) / 2.0, low, high, values })
     }
-}
-
-/// The comparison as a table in Markdown: a line for each measure.
-#[must_use]
-pub fn table(rows: &[Row], endpoints: &[String]) -> String {
-    let mut out = String::new();
-    let heads = endpoints
-        .iter()
-        .cloned()
-        .chain(endpoints.iter().skip(1).map(|other| format!("against {other}")));
-    let heads: Vec<_> = ["row".to_owned(), "measure".to_owned()].into_iter().chain(heads).collect();
-    // A String takes everything.
-    let _ = writeln!(out, "| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
-    for row in rows {
-        for (at, measure) in
-            row.measures.iter().filter(|measure| measure.better.is_some()).enumerate()
-        {
-            let name = if at == 0 { row.name.as_str() } else { "" };
-            let mut cells = vec![name.to_owned(), measure.name.to_owned()];
-            cells.extend(endpoints.iter().map(|endpoint| {
-                measure.figures.get(endpoint).map_or(String::new(), |spread| number(spread.median))
-            }));
-            cells.extend(endpoints.iter().skip(1).map(|other| {
-                measure.advantage.get(other).map_or(String::new(), |spread| {
-                    let Spread { median, low, high, values } = spread;
-                    let range = if values.len() > 1 {
-                        format!(" ({} to {})", number(*low), number(*high))
-                    } else {
-                        String::new()
-                    };
-                    format!("{}x{range}", number(*median))
-                })
-            }));
-            let _ = writeln!(out, "| {} |", cells.join(" | "));
-        }
-        for (endpoint, count) in &row.unclean {
-            let _ = writeln!(
-                out,
-                "| {} | {count} runs with errors at {endpoint} |{}",
-                row.name,
-                " |".repeat(heads.len() - 2)
-            );
-        }
-    }
-    out
 }
 
 /// Three digits that count.
@@ -316,7 +310,7 @@ mod tests {
             );
             figures.add(("row", "produce"), "b", round, &[(SENT, b), (P99, 4.0)], round != 1);
         }
-        let rows = figures.compare(&names);
+        let rows = figures.compare(&names, &names[1..]);
         let [sent, p99, harness] = &rows[0].measures[..] else { panic!("{rows:?}") };
         assert_eq!(
             sent.figures["a"],
@@ -327,10 +321,23 @@ mod tests {
         assert_eq!(p99.advantage["b"].median, 4.0);
         assert!(harness.advantage.is_empty());
         assert_eq!(rows[0].unclean, [("b".to_owned(), 1)].into());
-        let table = table(&rows, &names);
-        assert!(table.contains("| row | msg/s | 100 | 50.0 | 2.00x (2.00 to 3.00) |"), "{table}");
-        assert!(table.contains("|  | p99 ms | 1.00 | 4.00 | 4.00x (4.00 to 4.00) |"), "{table}");
-        assert!(table.contains("1 runs with errors at b"), "{table}");
+    }
+
+    #[test]
+    fn the_best_rival_is_the_one_that_is_hardest_to_beat() {
+        let mut figures = Figures::default();
+        let names = ["a", "variant", "b", "c"].map(str::to_owned);
+        for (name, rate, p99) in
+            [("a", 100.0, 2.0), ("variant", 500.0, 1.0), ("b", 50.0, 9.0), ("c", 80.0, 10.0)]
+        {
+            figures.add(("row", ""), name, 0, &[(SENT, rate), (P99, p99)], true);
+        }
+        figures.failed(("other", ""), "a", 1, "it ended");
+        let rows = figures.compare(&names, &names[2..]);
+        let best = rows[0].measures.iter().map(|measure| measure.best_rival.clone());
+        assert_eq!(best.collect::<Vec<_>>(), [Some("c".to_owned()), Some("b".to_owned())]);
+        assert_eq!(rows[1].failed["a"], ["round 2: it ended"]);
+        assert!(!figures.is_empty() && Figures::default().is_empty());
     }
 
     #[test]
@@ -340,7 +347,7 @@ mod tests {
         figures.add(("row", ""), "a", 0, &[(SENT, 1.0)], true);
         figures.add(("row", ""), "a", 1, &[(SENT, 8.0)], true);
         figures.add(("row", ""), "b", 1, &[(SENT, 2.0)], true);
-        let rows = figures.compare(&names);
+        let rows = figures.compare(&names, &names[1..]);
         assert_eq!(rows[0].measures[0].advantage["b"].values, [4.0]);
         assert_eq!(Spread::of(vec![4.0, 1.0]).map(|spread| spread.median), Some(2.5));
         assert_eq!(Spread::of(Vec::new()), None);

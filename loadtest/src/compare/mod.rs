@@ -1,10 +1,13 @@
 //! The same rows at several brokers, in turn, round after round.
 //!
 //! In each round every endpoint in turn goes through all phases; who begins changes from round to round, and only one runs at a time. What a row
-//! tells is compared between runs of the same round, so that a machine that is slower for an hour is so for both.
+//! tells is compared between runs of the same round, so that a machine that is slower for an hour is so for both. A row that fails at an
+//! endpoint is noted, and the others go on.
 
 pub mod endpoint;
 pub mod figures;
+pub mod markdown;
+pub mod process;
 pub mod scenario;
 
 use std::collections::BTreeMap;
@@ -14,9 +17,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::cli::CompareOptions;
-use crate::compare::endpoint::{Running, parse, set_up};
+use crate::compare::endpoint::{CaughtUp, Running, parse, set_up, tell};
 use crate::compare::figures::{
-    Figures, Kind, PROCESSORS, RESIDENT, Row, SECONDS, number, of_run, table,
+    CAUGHT_UP, Figures, GREW, Kind, PROCESSORS, RESIDENT, Row, SECONDS, number, of_run,
 };
 use crate::compare::scenario::{Endpoint, Measure, Phase, Scenario, Step, step};
 use crate::error::LoadError;
@@ -34,21 +37,42 @@ pub struct Comparison {
     pub started_unix_ms: u64,
     /// Who is compared; the others with the first.
     pub endpoints: Vec<String>,
+    /// Those whose best the first one is held against.
+    pub rivals: Vec<String>,
     /// Rounds that are complete.
     pub rounds: usize,
     /// What makes the same again.
     pub command: String,
+    /// Where it was measured.
+    pub machine: String,
+    /// What the scenario has told of the machine.
+    pub facts: Vec<Told>,
     /// The rows.
     pub rows: Vec<Row>,
     /// What makes the result less than it seems.
     pub notes: Vec<String>,
 }
 
+/// Something about the machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// What it is.
+    pub name: String,
+    /// What the scenario's command printed.
+    pub text: String,
+}
+
 impl Comparison {
     /// The table, in Markdown.
     #[must_use]
     pub fn table(&self) -> String {
-        table(&self.rows, &self.endpoints)
+        markdown::table(self)
+    }
+
+    /// The table with what it was measured by and where, in Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        markdown::document(self)
     }
 
     /// JSON, with a newline at its end.
@@ -64,19 +88,22 @@ impl Comparison {
         html::page(&self.title, "compare", &self.json())
     }
 
-    /// Whether no run had errors.
+    /// Whether all rows were measured, without errors.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.rows.iter().all(|row| row.unclean.is_empty())
+        self.rows.iter().all(|row| row.unclean.is_empty() && row.failed.is_empty())
     }
 }
 
 /// Compares. Files that the options name are written after every round.
 ///
 /// # Errors
-/// The scenario is none, or an endpoint can't be started or loaded.
+/// The scenario is none, what it sets up fails, or no row of a round told anything.
 pub fn compare(options: &CompareOptions) -> Result<Comparison, LoadError> {
-    let scenario = Scenario::read(&options.scenario)?;
+    let mut scenario = Scenario::read(&options.scenario)?;
+    if let Some(dir) = &options.dir {
+        scenario.dir = dir.display().to_string();
+    }
     let plan = Plan::new(&scenario, options)?;
     let mut comparison = plan.begin();
     let told = plan.lines()?;
@@ -91,20 +118,31 @@ pub fn compare(options: &CompareOptions) -> Result<Comparison, LoadError> {
             set_up(&endpoint.name, &command)?;
         }
     }
-    let mut work = Work { plan: &plan, figures: Figures::default(), notes: BTreeMap::new() };
+    comparison.facts = plan.facts()?;
+    let mut work = Work {
+        plan: &plan,
+        figures: Figures::default(),
+        notes: BTreeMap::new(),
+        first_failure: None,
+    };
     for round in 0..plan.rounds {
         let turn = round % plan.endpoints.len();
         let (first, last) = plan.endpoints.split_at(turn);
         for endpoint in last.iter().chain(first) {
             work.endpoint(round, endpoint)?;
         }
+        if let (true, Some(error)) = (work.figures.is_empty(), work.first_failure.take()) {
+            return Err(error);
+        }
         comparison.rounds = round + 1;
-        comparison.rows = work.figures.compare(&comparison.endpoints);
+        comparison.rows = work.figures.compare(&comparison.endpoints, &comparison.rivals);
         comparison.notes =
             work.notes.iter().map(|(note, count)| format!("{note} ({count} runs)")).collect();
-        for (path, text) in
-            [(&options.json, Comparison::json as fn(&_) -> _), (&options.html, Comparison::html)]
-        {
+        for (path, text) in [
+            (&options.json, Comparison::json as fn(&_) -> _),
+            (&options.html, Comparison::html),
+            (&options.markdown, Comparison::markdown),
+        ] {
             if let Some(path) = path {
                 write(path, text(&comparison))?;
             }
@@ -161,9 +199,22 @@ impl<'a> Plan<'a> {
     }
 
     fn wants(&self, row: &scenario::Row) -> bool {
-        let title = row.title();
-        self.options.row.is_empty()
-            || self.options.row.iter().any(|part| title.contains(part.as_str()))
+        wanted(&self.options.row, row)
+    }
+
+    /// The rows of a phase that an endpoint goes through.
+    fn rows_at(&self, endpoint: &Endpoint, phase: &'a Phase) -> Vec<&'a scenario::Row> {
+        phase.row.iter().filter(|row| self.wants(row) && wanted(&endpoint.rows, row)).collect()
+    }
+
+    /// Has the scenario's commands tell of the machine. One that fails is no reason not to compare.
+    fn facts(&self) -> Result<Vec<Told>, LoadError> {
+        let told = |fact: &scenario::Fact| {
+            let command = self.scenario.fill_fact(&fact.command, &self.given);
+            let command = command.map_err(|why| self.error(why))?;
+            Ok(Told { name: fact.name.clone(), text: tell(&command) })
+        };
+        self.scenario.fact.iter().map(told).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = (&'a Phase, &'a scenario::Row)> {
@@ -177,14 +228,23 @@ impl<'a> Plan<'a> {
 
     fn begin(&self) -> Comparison {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let words = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let words: Vec<_> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
+        let words = words.join(" ");
+        let names = |of: &dyn Fn(usize, &Endpoint) -> bool| -> Vec<String> {
+            let numbered = self.endpoints.iter().enumerate();
+            let wanted = numbered.filter(|(at, endpoint)| of(*at, endpoint));
+            wanted.map(|(_, endpoint)| endpoint.name.clone()).collect()
+        };
         Comparison {
             title: self.scenario.title.clone(),
             tool: concat!("ringmq-loadtest ", env!("CARGO_PKG_VERSION")).to_owned(),
             started_unix_ms: now.as_millis() as u64,
-            endpoints: self.endpoints.iter().map(|endpoint| endpoint.name.clone()).collect(),
+            endpoints: names(&|_, _| true),
+            rivals: names(&|at, endpoint| at > 0 && endpoint.rival),
             rounds: 0,
             command: format!("ringmq-loadtest {words}"),
+            machine: machine(),
+            facts: Vec::new(),
             rows: Vec::new(),
             notes: Vec::new(),
         }
@@ -193,6 +253,10 @@ impl<'a> Plan<'a> {
     /// What would be run, after a look at whether it could be.
     fn lines(&self) -> Result<Vec<String>, LoadError> {
         let mut lines = Vec::new();
+        for fact in &self.scenario.fact {
+            let command = self.scenario.fill_fact(&fact.command, &self.given);
+            lines.push(format!("once: {}", command.map_err(|why| self.error(why))?));
+        }
         for endpoint in &self.endpoints {
             lines.push(endpoint.name.clone());
             let fill = |text: &str, phase| {
@@ -204,17 +268,28 @@ impl<'a> Plan<'a> {
                 lines.push(format!("  once: {}", fill(command, None)?));
             }
             for phase in &self.scenario.phase {
-                if let Some(start) = &endpoint.start {
+                let rows = self.rows_at(endpoint, phase);
+                if rows.is_empty() {
+                    continue;
+                }
+                let others = endpoint.beside.iter().map(|beside| &beside.start);
+                for start in endpoint.start.iter().chain(others) {
                     lines.push(format!("  start: {}", fill(start, Some(phase))?));
                 }
-                for row in phase.row.iter().filter(|row| self.wants(row)) {
+                for row in rows {
                     for text in &row.prepare {
                         let text = fill(text, Some(phase))?;
-                        if let Step::Run(line) | Step::KillUnder(line) =
-                            step(&text).map_err(|why| self.error(why))?
-                        {
-                            parse(&line).map_err(|why| self.error(why))?;
+                        match step(&text).map_err(|why| self.error(why))? {
+                            Step::Run(line) | Step::KillUnder(line) => parse(&line),
+                            Step::Start(Some(name))
+                            | Step::Stop(Some(name))
+                            | Step::Kill(Some(name))
+                            | Step::Freeze(name)
+                            | Step::Thaw(name)
+                            | Step::Level(name) => endpoint.has(&name),
+                            _ => Ok(()),
                         }
+                        .map_err(|why| self.error(why))?;
                         lines.push(format!("    before: {text}"));
                     }
                     let what = match row.measure().map_err(|why| self.error(why))? {
@@ -226,6 +301,16 @@ impl<'a> Plan<'a> {
                         Measure::Start => "the last start's time".into(),
                         Measure::Stop => "a stop's time".into(),
                         Measure::Idle(seconds) => format!("{seconds} s without load"),
+                        Measure::CatchUp(name) => {
+                            endpoint.has(&name).map_err(|why| self.error(why))?;
+                            format!("{name} is started and comes level")
+                        }
+                        Measure::Growth(line, name) => {
+                            endpoint.has(&name).map_err(|why| self.error(why))?;
+                            let line = fill(&line, Some(phase))?;
+                            parse(&line).map_err(|why| self.error(why))?;
+                            format!("the growth of {name} by {line}")
+                        }
                     };
                     lines.push(format!("    {}: {what}", row.title()));
                 }
@@ -235,11 +320,44 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Whether a row's name has one of these parts, or there are none.
+fn wanted(parts: &[String], row: &scenario::Row) -> bool {
+    let title = row.title();
+    parts.is_empty() || parts.iter().any(|part| title.contains(part.as_str()))
+}
+
+/// A word of a command line as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,%+@".contains(c);
+    match word {
+        "" => "''".to_owned(),
+        _ if word.chars().all(plain) => word.to_owned(),
+        _ => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+/// What is known of this machine without asking.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = read("/proc/meminfo");
+    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!(
+        "{processors} processors, {} GiB, Linux {}",
+        (kib.unwrap_or(0) + (1 << 19)) >> 20,
+        kernel.trim()
+    )
+}
+
 struct Work<'a> {
     plan: &'a Plan<'a>,
     figures: Figures,
     /// Warnings of runs, and in how many of them.
     notes: BTreeMap<String, usize>,
+    /// Why nothing was told, if nothing was.
+    first_failure: Option<LoadError>,
 }
 
 impl Work<'_> {
@@ -247,21 +365,48 @@ impl Work<'_> {
         let plan = self.plan;
         eprintln!("round {} of {}: {}", round + 1, plan.rounds, endpoint.name);
         for phase in &plan.scenario.phase {
-            if !phase.row.iter().any(|row| plan.wants(row)) {
+            let rows = plan.rows_at(endpoint, phase);
+            if rows.is_empty() {
                 continue;
             }
             let quiet = plan.options.quiet;
-            let mut running = Running::begin(plan.scenario, endpoint, phase, &plan.given, quiet)?;
-            for row in phase.row.iter().filter(|row| plan.wants(row)) {
-                for text in &row.prepare {
-                    running.step(&step(text).map_err(|why| plan.error(why))?)?;
+            let mut running =
+                match Running::begin(plan.scenario, endpoint, phase, &plan.given, quiet) {
+                    Ok(running) => running,
+                    Err(error) => {
+                        rows.iter().for_each(|row| self.failed(round, endpoint, row, &error));
+                        self.first_failure.get_or_insert(error);
+                        continue;
+                    }
+                };
+            for (at, row) in rows.iter().enumerate() {
+                let Err(error) = self.row(round, endpoint, row, &mut running) else { continue };
+                self.failed(round, endpoint, row, &error);
+                self.first_failure.get_or_insert(error);
+                // What has ended is there again for the rows to come, or they fail too.
+                if let Err(error) = running.revive() {
+                    rows[at + 1..].iter().for_each(|row| self.failed(round, endpoint, row, &error));
+                    break;
                 }
-                self.row(round, endpoint, row, &mut running)?;
             }
         }
         Ok(())
     }
 
+    fn failed(
+        &mut self,
+        round: usize,
+        endpoint: &Endpoint,
+        row: &scenario::Row,
+        error: &LoadError,
+    ) {
+        let (title, why) = (row.title(), error.to_string());
+        eprintln!("  {title}: FAILED: {why}");
+        let command = row.run.clone().unwrap_or_default();
+        self.figures.failed((&title, &command), &endpoint.name, round, &why);
+    }
+
+    /// Prepares and measures one row.
     fn row(
         &mut self,
         round: usize,
@@ -269,28 +414,49 @@ impl Work<'_> {
         row: &scenario::Row,
         running: &mut Running<'_>,
     ) -> Result<(), LoadError> {
+        for text in &row.prepare {
+            running.step(&step(text).map_err(|why| self.plan.error(why))?)?;
+        }
         let title = row.title();
         let measure = row.measure().map_err(|why| self.plan.error(why))?;
         let (figures, clean, command) = match measure {
             Measure::Run(line) => {
                 let report = running.run(&line)?;
                 self.note(&report);
+                let side = report.receive.as_ref().or(report.send.as_ref());
+                if side.is_none_or(|side| side.messages == 0) {
+                    let why = "no message in the measured time".to_owned();
+                    return Err(LoadError::Endpoint { endpoint: endpoint.name.clone(), why });
+                }
                 (of_run(&report), report.clean, line)
             }
             Measure::Start => {
                 let ready = running.ready.map(|ready| (SECONDS, ready.as_secs_f64()));
-                let memory = running.pid().and_then(|pid| crate::usage::process(pid).ok());
+                let memory = running.usage().ok();
                 let memory = memory.map(|usage| (RESIDENT, usage.rss_bytes as f64 / 1e6));
                 (ready.into_iter().chain(memory).collect(), true, String::new())
             }
             Measure::Stop => {
-                let took = running.stop(libc::SIGTERM)?;
-                running.step(&Step::Start)?;
+                let took = running.stop(libc::SIGTERM, None)?;
+                running.step(&Step::Start(None))?;
                 (vec![(SECONDS, took.as_secs_f64())], true, String::new())
             }
             Measure::Idle(seconds) => {
                 let (cores, rss) = running.idle(seconds)?;
                 (vec![(PROCESSORS, cores), (RESIDENT, rss as f64 / 1e6)], true, String::new())
+            }
+            Measure::CatchUp(name) => {
+                let CaughtUp { took, bytes_per_second } = running.catch_up(&name)?;
+                let rate = bytes_per_second.map(|rate| (CAUGHT_UP, rate / 1e6));
+                let figures = rate.into_iter().chain([(SECONDS, took.as_secs_f64())]).collect();
+                (figures, true, String::new())
+            }
+            Measure::Growth(line, name) => {
+                let before = running.resident(&name)?;
+                let report = running.run(&line)?;
+                self.note(&report);
+                let grew = running.resident(&name)? as f64 - before as f64;
+                (vec![(GREW, grew.max(0.0) / 1e6)], true, line)
             }
         };
         let told: Vec<_> = figures
@@ -314,5 +480,16 @@ impl Work<'_> {
         for (_, note) in kinds.iter().filter(|(is, _)| *is) {
             *self.notes.entry((*note).to_owned()).or_default() += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_command_line_is_told_as_a_shell_takes_it() {
+        let shown = ["--row", "pull, warm", "a=b/c.toml", "", "it's"].map(quoted);
+        assert_eq!(shown, ["--row", "'pull, warm'", "a=b/c.toml", "''", r"'it'\''s'"]);
     }
 }

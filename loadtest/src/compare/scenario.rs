@@ -25,10 +25,23 @@ pub struct Scenario {
     /// What `{NAME}` stands for in commands, options and files.
     #[serde(default)]
     pub vars: BTreeMap<String, String>,
+    /// What is told of the machine, once.
+    #[serde(default)]
+    pub fact: Vec<Fact>,
     /// What is compared; the first is what the others are compared with.
     pub endpoint: Vec<Endpoint>,
     /// What they go through.
     pub phase: Vec<Phase>,
+}
+
+/// Something about the machine that the figures should be read beside.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fact {
+    /// What it is.
+    pub name: String,
+    /// A command that prints it. `{dir}` is the scenario's.
+    pub command: String,
 }
 
 /// A broker, or several that are one cluster.
@@ -55,6 +68,33 @@ pub struct Endpoint {
     /// What `{NAME}` stands for here.
     #[serde(default)]
     pub vars: BTreeMap<String, String>,
+    /// More processes of it, such as a slave. They start after the first one, in this order, and what all use is added up.
+    #[serde(default)]
+    pub beside: Vec<Beside>,
+    /// Only the rows whose names contain one of these; all rows, if there is none.
+    #[serde(default)]
+    pub rows: Vec<String>,
+    /// Whether the first endpoint is held against it, where it is held against the best of the others. `false`: it is a variant, or a limit.
+    #[serde(default = "rival_default")]
+    pub rival: bool,
+}
+
+/// A process of an endpoint beside the first one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// What steps call it.
+    pub name: String,
+    /// Addresses that take connections once it is ready.
+    pub addr: Vec<String>,
+    /// The command that becomes it.
+    pub start: String,
+    /// More of its environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Files that are written into the endpoint's directory before it starts.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
 }
 
 /// Rows that follow each other on one store, which is empty at first.
@@ -68,7 +108,7 @@ pub struct Phase {
     pub row: Vec<Row>,
 }
 
-/// One thing that is measured: exactly one of `run`, `time` and `idle` says what.
+/// One thing that is measured: exactly one of `run`, `time`, `idle` and `catch_up` says what.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -83,18 +123,28 @@ pub struct Row {
     pub time: Option<String>,
     /// Seconds without any load.
     pub idle: Option<f64>,
+    /// A process that is started, and how it comes level with the first one's log.
+    pub catch_up: Option<String>,
+    /// With `run`: what is told is how much the memory of this process grows by it, and nothing else, not even refusals.
+    pub growth: Option<String>,
 }
 
 /// A step before a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// `start`.
-    Start,
-    /// `stop`: SIGTERM.
-    Stop,
+    /// `start`: all processes, or the named one.
+    Start(Option<String>),
+    /// `stop`: SIGTERM to all processes, or to the named one.
+    Stop(Option<String>),
     /// `kill`: SIGKILL.
-    Kill,
-    /// `kill under COMMAND`: SIGKILL while this command of the harness is under way.
+    Kill(Option<String>),
+    /// `freeze NAME`: SIGSTOP.
+    Freeze(String),
+    /// `thaw NAME`: SIGCONT.
+    Thaw(String),
+    /// `level NAME`: waits until this process's log is as long as the first one's.
+    Level(String),
+    /// `kill under COMMAND`: SIGKILL to all while this command of the harness is under way.
     KillUnder(String),
     /// `drop caches`: what the page cache holds is written and forgotten; needs root.
     DropCaches,
@@ -115,6 +165,17 @@ pub enum Measure {
     Stop,
     /// Seconds without any load.
     Idle(f64),
+    /// How a process that was away comes level.
+    CatchUp(String),
+    /// How much more memory a process has after a command of the harness.
+    Growth(String, String),
+}
+
+/// What steps call an endpoint's first process.
+pub const FIRST: &str = "main";
+
+fn rival_default() -> bool {
+    true
 }
 
 fn rounds_default() -> usize {
@@ -164,13 +225,16 @@ impl Scenario {
             if self.endpoint[..at].iter().any(|other| other.name == *name) {
                 return Err(format!("two endpoints are called `{name}`"));
             }
+            let beside = endpoint.beside.iter().flat_map(|beside| beside.files.keys());
             if let Some(file) = endpoint
                 .files
                 .keys()
+                .chain(beside)
                 .find(|file| file.contains(['/', '\0']) || file.starts_with('.'))
             {
                 return Err(format!("endpoint `{name}`: file `{file}` must be a plain name"));
             }
+            endpoint.check_processes()?;
         }
         if self.endpoint.is_empty() || self.phase.is_empty() {
             return Err("a scenario has at least one [[endpoint]] and one [[phase]]".into());
@@ -195,31 +259,46 @@ impl Scenario {
             [("dir".into(), dir), ("name".into(), endpoint.name.clone())].into();
         let none = BTreeMap::new();
         let phase_vars = phase.map_or(&none, |phase| &phase.vars);
-        let find = |name: &str| {
-            let tables = [&own, given, phase_vars, &endpoint.vars, &self.vars];
-            tables.iter().find_map(|table| table.get(name)).cloned()
-        };
-        let mut text = text.to_owned();
-        for _ in 0..DEPTH_MAX {
-            let Some((from, to)) = placeholder(&text) else { return Ok(text) };
-            let name = &text[from + 1..to];
-            let value = find(name).ok_or_else(|| {
-                format!("`{{{name}}}` stands for nothing: set it in [vars] or by --set")
-            })?;
-            text = replace_all(&text, name, &value);
-        }
-        match placeholder(&text) {
-            None => Ok(text),
-            Some((from, to)) => {
-                Err(format!("`{}` stands for itself, or for too much", &text[from..=to]))
-            }
-        }
+        fill_by(text, &[&own, given, phase_vars, &endpoint.vars, &self.vars])
+    }
+
+    /// The same without an endpoint: `{dir}` is the scenario's.
+    ///
+    /// # Errors
+    /// A name stands for nothing.
+    pub fn fill_fact(
+        &self,
+        text: &str,
+        given: &BTreeMap<String, String>,
+    ) -> Result<String, String> {
+        let own = [("dir".to_owned(), self.dir.clone())].into();
+        fill_by(text, &[&own, given, &self.vars])
     }
 
     /// An endpoint's directory.
     #[must_use]
     pub fn dir_of(&self, endpoint: &Endpoint) -> String {
         format!("{}/{}", self.dir, endpoint.name)
+    }
+}
+
+/// A text with everything that it names, by the first table that has it.
+fn fill_by(text: &str, tables: &[&BTreeMap<String, String>]) -> Result<String, String> {
+    let find = |name: &str| tables.iter().find_map(|table| table.get(name)).cloned();
+    let mut text = text.to_owned();
+    for _ in 0..DEPTH_MAX {
+        let Some((from, to)) = placeholder(&text) else { return Ok(text) };
+        let name = &text[from + 1..to];
+        let value = find(name).ok_or_else(|| {
+            format!("`{{{name}}}` stands for nothing: set it in [vars] or by --set")
+        })?;
+        text = replace_all(&text, name, &value);
+    }
+    match placeholder(&text) {
+        None => Ok(text),
+        Some((from, to)) => {
+            Err(format!("`{}` stands for itself, or for too much", &text[from..=to]))
+        }
     }
 }
 
@@ -240,6 +319,43 @@ fn replace_all(text: &str, name: &str, value: &str) -> String {
     text.replace(&format!("{{{name}}}"), value)
 }
 
+impl Endpoint {
+    /// Its processes are told apart, and the scenario starts either all of them or none.
+    fn check_processes(&self) -> Result<(), String> {
+        let name = &self.name;
+        if self.start.is_none() && !self.beside.is_empty() {
+            return Err(format!("endpoint `{name}`: with `beside` it needs a `start` of its own"));
+        }
+        for (at, beside) in self.beside.iter().enumerate() {
+            let own = &beside.name;
+            if own.is_empty() || !own.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+            {
+                return Err(format!(
+                    "endpoint `{name}`: process `{own}`: a name is made of letters, digits, `-` and `_`"
+                ));
+            }
+            let known = self.beside[..at].iter().any(|other| other.name == *own);
+            if known || own == FIRST || own == "under" {
+                return Err(format!(
+                    "endpoint `{name}`: a process cannot be called `{own}`, which means something else"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it has such a process.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn has(&self, process: &str) -> Result<(), String> {
+        if process == FIRST || self.beside.iter().any(|beside| beside.name == process) {
+            return Ok(());
+        }
+        Err(format!("endpoint `{}` has no process `{process}`", self.name))
+    }
+}
+
 impl Row {
     /// What it measures.
     ///
@@ -247,27 +363,39 @@ impl Row {
     /// It names nothing, or several things.
     pub fn measure(&self) -> Result<Measure, String> {
         let what = self.name.as_deref().unwrap_or("without a name");
-        match (&self.run, self.time.as_deref(), self.idle) {
-            (Some(line), None, None) => Ok(Measure::Run(line.clone())),
-            (None, Some("start"), None) => Ok(Measure::Start),
-            (None, Some("stop"), None) => Ok(Measure::Stop),
-            (None, Some(other), None) => {
+        match (&self.run, self.time.as_deref(), self.idle, &self.catch_up) {
+            (Some(line), None, None, None) => Ok(match &self.growth {
+                Some(process) => Measure::Growth(line.clone(), process.clone()),
+                None => Measure::Run(line.clone()),
+            }),
+            _ if self.growth.is_some() => {
+                Err(format!("row {what}: growth is that of a process by a run, and there is none"))
+            }
+            (None, Some("start"), None, None) => Ok(Measure::Start),
+            (None, Some("stop"), None, None) => Ok(Measure::Stop),
+            (None, Some(other), None, None) => {
                 Err(format!("row {what}: time is `{other}`, it must be `start` or `stop`"))
             }
-            (None, None, Some(seconds)) if (0.1..=1e5).contains(&seconds) => {
+            (None, None, Some(seconds), None) if (0.1..=1e5).contains(&seconds) => {
                 Ok(Measure::Idle(seconds))
             }
-            (None, None, Some(_)) => Err(format!("row {what}: idle must be 0.1 to 100000 seconds")),
-            _ => {
-                Err(format!("row {what}: exactly one of run, time and idle says what is measured"))
+            (None, None, Some(_), None) => {
+                Err(format!("row {what}: idle must be 0.1 to 100000 seconds"))
             }
+            (None, None, None, Some(process)) => Ok(Measure::CatchUp(process.clone())),
+            _ => Err(format!(
+                "row {what}: exactly one of run, time, idle and catch_up says what is measured"
+            )),
         }
     }
 
     /// Its name in reports: its own, or its command.
     #[must_use]
     pub fn title(&self) -> String {
-        let command = || self.run.clone().or(self.time.clone()).unwrap_or_else(|| "idle".into());
+        let command = || {
+            let started = self.catch_up.as_ref().map(|process| format!("{process} catches up"));
+            self.run.clone().or(self.time.clone()).or(started).unwrap_or_else(|| "idle".into())
+        };
         self.name.clone().unwrap_or_else(command)
     }
 }
@@ -275,13 +403,20 @@ impl Row {
 /// Reads a step.
 ///
 /// # Errors
-/// A `wait` without a number.
+/// A `wait` without a number, or a process that is not named.
 pub fn step(text: &str) -> Result<Step, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
-        ["start"] => Ok(Step::Start),
-        ["stop"] => Ok(Step::Stop),
-        ["kill"] => Ok(Step::Kill),
+        ["start"] => Ok(Step::Start(None)),
+        ["stop"] => Ok(Step::Stop(None)),
+        ["kill"] => Ok(Step::Kill(None)),
+        ["start", name] => Ok(Step::Start(Some(name.into()))),
+        ["stop", name] => Ok(Step::Stop(Some(name.into()))),
+        ["kill", name] if name != "under" => Ok(Step::Kill(Some(name.into()))),
+        ["freeze", name] => Ok(Step::Freeze(name.into())),
+        ["thaw", name] => Ok(Step::Thaw(name.into())),
+        ["level", name] => Ok(Step::Level(name.into())),
+        ["freeze" | "thaw" | "level", ..] => Err(format!("`{text}`: say which process")),
         ["drop", "caches"] => Ok(Step::DropCaches),
         ["kill", "under", ..] => Ok(Step::KillUnder(words[2..].join(" "))),
         ["wait", seconds] => {
@@ -308,7 +443,10 @@ mod tests {
         addr = ["127.0.0.1:2"]
         [[phase]]
         vars = { level = "sync" }
-        row = [ { run = "produce --size {size}" }, { name = "x", time = "stop" }, { idle = 2 } ]
+        row = [
+            { run = "produce --size {size}" }, { name = "x", time = "stop" }, { idle = 2 },
+            { catch_up = "slave" }, { run = "produce", growth = "main" },
+        ]
     "#;
 
     #[test]
@@ -345,19 +483,31 @@ mod tests {
             scenario.phase[0].row.iter().map(|row| row.measure().unwrap()).collect();
         assert_eq!(
             measures,
-            [Measure::Run("produce --size {size}".into()), Measure::Stop, Measure::Idle(2.0)]
+            [
+                Measure::Run("produce --size {size}".into()),
+                Measure::Stop,
+                Measure::Idle(2.0),
+                Measure::CatchUp("slave".into()),
+                Measure::Growth("produce".into(), "main".into()),
+            ]
         );
         for (text, expected) in [
-            ("start", Step::Start),
+            ("start", Step::Start(None)),
+            ("start slave", Step::Start(Some("slave".into()))),
+            ("stop slave", Step::Stop(Some("slave".into()))),
+            ("freeze slave", Step::Freeze("slave".into())),
+            ("thaw slave", Step::Thaw("slave".into())),
+            ("level slave", Step::Level("slave".into())),
             (" drop  caches ", Step::DropCaches),
-            ("kill", Step::Kill),
+            ("kill", Step::Kill(None)),
+            ("kill slave", Step::Kill(Some("slave".into()))),
             ("kill under produce --count 1", Step::KillUnder("produce --count 1".into())),
             ("wait 1.5", Step::Wait(1.5)),
             ("produce --count 5", Step::Run("produce --count 5".into())),
         ] {
             assert_eq!(step(text).unwrap(), expected);
         }
-        assert!(step("wait long").is_err());
+        assert!(step("wait long").is_err() && step("freeze").is_err());
     }
 
     #[test]
@@ -369,6 +519,18 @@ mod tests {
             ("time = \"stop\"", "time = \"soon\"", "`soon`"),
             ("idle = 2", "idle = 2, time = \"stop\"", "exactly one"),
             ("idle = 2", "idle = -1", "idle"),
+            ("run = \"produce\", growth", "time = \"stop\", growth", "growth"),
+            ("catch_up = \"slave\"", "catch_up = \"slave\", idle = 2", "exactly one"),
+            (
+                "addr = [\"127.0.0.1:2\"]",
+                "addr = [\"127.0.0.1:2\"]\nbeside = [ { name = \"slave\", addr = [], start = \"s\" } ]",
+                "`start`",
+            ),
+            (
+                "addr = [\"127.0.0.1:2\"]",
+                "addr = [\"127.0.0.1:2\"]\nstart = \"s\"\nbeside = [ { name = \"main\", addr = [], start = \"s\" } ]",
+                "called `main`",
+            ),
             ("addr = [\"127.0.0.1:2\"]", "addr = []", "no addr"),
             ("addr = [\"127.0.0.1:2\"]", "addr = [\"127.0.0.1:2\"]\nports = 3", "ports"),
         ] {

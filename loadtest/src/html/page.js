@@ -346,13 +346,14 @@ function runTables(sides) {
 
 function compare() {
   const names = data.endpoints, base = names[0];
-  const unclean = data.rows.flatMap((row) => Object.entries(row.unclean).map(([name, count]) => `${row.name}: ${count} of ${data.rounds} runs of ${name} had errors`));
-  header(data.title, [[unclean.length === 0, unclean.length ? "some runs had errors" : "all runs clean"]], `${when(data.started_unix_ms)} · ${data.rounds} ${data.rounds === 1 ? "round" : "rounds"}, in turn · ${names.join(", ")} · ${data.tool}`);
+  const unclean = data.rows.flatMap((row) => Object.entries(row.unclean).map(([name, count]) => `${row.name}: ${count} of ${data.rounds} runs of ${name} had errors`)).concat(data.rows.flatMap((row) => Object.entries(row.failed).flatMap(([name, whys]) => whys.map((why) => `${row.name}: nothing at ${name}, ${why}`))));
+  header(data.title, [[unclean.length === 0, unclean.length ? "some runs had errors" : "all runs clean"]], `${when(data.started_unix_ms)} · ${data.rounds} ${data.rounds === 1 ? "round" : "rounds"}, in turn · ${names.join(", ")} · ${data.machine} · ${data.tool}`);
   notes(unclean, true);
   notes(data.notes, false);
   addGrid();
   for (const other of names.slice(1)) advantages(base, other);
   for (const row of data.rows) rowTable(row, names, base);
+  for (const fact of data.facts) addCard(fact.name, "", [], true).insertAdjacentHTML("beforeend", `<pre>${text(fact.text)}</pre>`);
   footer(`Medians of all rounds, with the lowest and the highest beside them. A factor above 1 means that ${base} did better; it is taken round by round, between runs that followed each other. Made by: ${data.command}`);
 }
 

@@ -66,6 +66,65 @@ fn the_faster_broker_is_told_with_its_factor_and_errors_are_told_too() {
 }
 
 #[test]
+fn a_row_that_fails_at_one_broker_is_told_and_the_others_go_on() {
+    let broker = FakeBroker::start(Manners::default());
+    let dir = tempfile::tempdir().unwrap();
+    let (scenario, page) = (dir.path().join("s.toml"), dir.path().join("c.md"));
+    // Nobody listens on port 1, `false` is no broker, and the last one has no part in the second row.
+    let text = format!(
+        r#"
+        title = "some fail"
+        [[fact]]
+        name = "What is here"
+        command = "echo in {{dir}}"
+        [[endpoint]]
+        name = "well"
+        addr = ["{0}"]
+        [[endpoint]]
+        name = "away"
+        addr = ["127.0.0.1:1"]
+        [[endpoint]]
+        name = "ends"
+        addr = ["127.0.0.1:2"]
+        start = "false"
+        [[endpoint]]
+        name = "variant"
+        addr = ["{0}"]
+        rows = ["first"]
+        rival = false
+        [[phase]]
+        row = [
+            {{ name = "first", run = "produce --raw --connections 1 --window 1 --count 10" }},
+            {{ name = "second", run = "produce --raw --connections 1 --window 1 --count 10" }},
+        ]
+        "#,
+        broker.address(),
+    );
+    std::fs::write(&scenario, text).unwrap();
+    let (scenario, stores) = (scenario.display(), dir.path().display());
+    let options =
+        format!("{scenario} --rounds 2 --dir {stores}/stores --markdown {}", page.display());
+    let comparison = run(&options).unwrap();
+    let [first, second] = &comparison.rows[..] else { panic!("{}", comparison.table()) };
+    let told: Vec<_> = first.measures[0].figures.keys().map(String::as_str).collect();
+    assert_eq!((told, second.measures[0].figures.len()), (vec!["variant", "well"], 1));
+    assert_eq!((first.failed["away"].len(), second.failed["ends"].len()), (2, 2));
+    assert!(!comparison.is_clean() && comparison.rounds == 2);
+    assert_eq!((broker.requests(), comparison.rivals.len()), (60, 2));
+    let page = std::fs::read_to_string(page).unwrap();
+    for text in [
+        &*format!("What is here:\n\n```\nin {stores}/stores\n```"),
+        "| first | nothing at away, round 1: ",
+        "| second | nothing at ends, round 2: ends: main ended with ",
+    ] {
+        assert!(page.contains(text), "{text}\n{page}");
+    }
+    // If nothing tells anything, there is no comparison.
+    let error = run(&format!("{options} --endpoint ends")).unwrap_err().to_string();
+    assert!(error.contains("ended with"), "{error}");
+}
+
+#[test]
 fn scenarios_that_ship_can_be_run() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut count = 0;
@@ -79,7 +138,7 @@ fn scenarios_that_ship_can_be_run() {
         );
         count += 1;
     }
-    assert!(count >= 2);
+    assert!(count >= 3);
 }
 
 #[test]
