@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod link;
 mod meet;
+mod readme;
 mod scenes;
 
 /// Where clients run: beside the test's own thread, which may block and owns the processes.
