@@ -151,22 +151,39 @@ impl Shard {
         log_config.dispatched = mark.as_ref().map(|mark| mark.dispatched);
         let (log, opened) = Log::open(log_config).await?;
         let end = opened.recovered.end;
-        let mark = mark.filter(|mark| mark.dispatched <= end);
+        let queue_config = Self::queue_config(&config, &layout);
+        let log_min = log.min_offset();
+        let had_mark = mark.is_some();
+        let (mark, digest) = match mark {
+            Some(mark) if mark.dispatched <= end => {
+                let digest = mark.queues;
+                (Some(mark), Some(digest))
+            }
+            // What was durable beyond the cut was so below it: nothing has to be redone.
+            Some(mark)
+                if cut.is_some()
+                    && Self::queues_are_whole(&queue_config, &worker, &mark, log_min).await? =>
+            {
+                (Some(DerivedMark { dispatched: end, ..mark }), None)
+            }
+            _ => (None, None),
+        };
         let known = match (&mark, opened.recovered.redo_from) {
             (Some(mark), _) => Some(mark.dispatched),
+            // It tells of a log that went on, and nothing of the one that is there.
+            (None, _) if had_mark => Some(log_min),
             // We never serve without a mark: it was lost, and with it how far queues and index are whole.
-            (None, None) if opened.own_state => Some(log.min_offset()),
+            (None, None) if opened.own_state => Some(log_min),
             (None, redo_from) => redo_from,
         };
 
-        let queue_config = Self::queue_config(&config, &layout);
         let recovery = QueueRecovery {
-            log_min: log.min_offset(),
+            log_min,
             // Without a mark no unit is known to be durable: those that are redone anyway are dropped first, so that a torn
             // one cannot survive.
             cut_at: known.map_or(end, |from| from.min(end)),
-            digest: mark.as_ref().map(|mark| mark.queues),
-            same_beginning: mark.as_ref().is_some_and(|mark| mark.log_min == log.min_offset()),
+            digest,
+            same_beginning: mark.as_ref().is_some_and(|mark| mark.log_min == log_min),
             log_end: end,
             trusted: mark.is_some(),
             clean: opened.recovered.clean,
@@ -182,7 +199,7 @@ impl Shard {
             known.unwrap_or(u64::try_from(queues_report.max_end_physical).unwrap_or_default());
         let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
         let recovery = IndexRecovery {
-            log_min: log.min_offset(),
+            log_min,
             log_end: end,
             clean: opened.recovered.clean,
             files: mark.map(|mark| mark.index),
@@ -190,7 +207,7 @@ impl Shard {
         let (index, index_report) = Self::open_index(&config, &layout, &worker, recovery).await?;
         let wanted = [queues_report.redo_from, index_report.redo_from];
         let redo_from = wanted.into_iter().flatten().fold(base, u64::min);
-        let redo_from = redo_from.clamp(log.min_offset(), end);
+        let redo_from = redo_from.clamp(log_min, end);
 
         let shard = Shard {
             abort: AbortMarker::new(&layout),
@@ -244,6 +261,28 @@ impl Shard {
         let (layout, segment_bytes) = (layout.clone(), config.segment_bytes);
         let done = worker.run(move || order.carry_out(&layout, segment_bytes)).await??;
         Ok(Some(done))
+    }
+
+    /// Whether the queues of a log that was cut are what they were when it went on to where `mark` was made. If not, nothing in them is
+    /// believed.
+    async fn queues_are_whole(
+        config: &QueueConfig,
+        worker: &Rc<Worker>,
+        mark: &DerivedMark,
+        log_min: u64,
+    ) -> Result<bool, ShardError> {
+        let recovery = QueueRecovery {
+            log_min,
+            cut_at: mark.dispatched,
+            trusted: true,
+            clean: false,
+            log_end: mark.dispatched,
+            digest: Some(mark.queues),
+            same_beginning: mark.log_min == log_min,
+        };
+        let config = config.clone();
+        let loaded = worker.run(move || load_queues(&config, &recovery)).await??;
+        Ok(loaded.report.repaired == 0)
     }
 
     fn queue_config(config: &ShardConfig, layout: &StoreLayout) -> QueueConfig {

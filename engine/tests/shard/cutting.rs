@@ -52,6 +52,46 @@ fn behind(store: &Path, at: u64) -> Vec<u8> {
     bytes
 }
 
+/// Whatever of queues and index is not what it was, is made again, from as far back as that takes.
+#[test]
+fn a_cut_redoes_no_more_than_what_is_not_there() {
+    let dir = disk_dir();
+    on_reactor(move || async move {
+        let (shard, _) = open(dir.path()).await;
+        let ends = fill(&shard, 0, 300).await;
+        shard.checkpoint().await.expect("a checkpoint");
+        fill(&shard, 300, 300).await;
+        let at = ends[199];
+        shard.order_cut(at).await.expect("an order");
+        // The process is killed: the checkpoint is beyond the cut, and much of the queues beyond that.
+        drop(shard);
+        std::fs::write(dir.path().join("abort"), []).expect("the mark of a crash");
+        let (shard, report) = open(dir.path()).await;
+        assert_eq!((report.redone_records, shard.log().appended()), (0, at));
+        assert_eq!(numbers(&shard).await, (0..200).collect::<Vec<_>>());
+        fill_and_close(&shard, 200, 50).await;
+        drop(shard);
+        // A queue is damaged where nobody looks at a usual start.
+        let (shard, _) = open(dir.path()).await;
+        shard.order_cut(ends[99]).await.expect("an order");
+        shard.close().await.expect("a clean stop");
+        drop(shard);
+        std::fs::remove_dir_all(dir.path().join("consumequeue/T/1")).expect("a queue is gone");
+        let (shard, report) = open(dir.path()).await;
+        assert_eq!(report.redone_records, 100, "all of it");
+        assert_eq!(numbers(&shard).await, (0..100).collect::<Vec<_>>());
+        shard.settle_cut().await.expect("a settled order");
+        shard.close().await.expect("a clean stop");
+    });
+}
+
+/// Settles the cut, and goes on.
+async fn fill_and_close(shard: &Rc<Shard>, from: i64, count: i64) {
+    shard.settle_cut().await.expect("a settled order");
+    fill(shard, from, count).await;
+    shard.close().await.expect("a clean stop");
+}
+
 #[test]
 fn a_cut_log_has_what_was_before_keeps_the_rest_aside_and_goes_on() {
     for (kept, clean) in [(500, true), (150, false), (1, true)] {
@@ -69,8 +109,10 @@ fn a_cut_log_has_what_was_before_keeps_the_rest_aside_and_goes_on() {
                 std::fs::write(dir.path().join("abort"), []).expect("the mark of a crash");
             }
             // A start that is cut off before the order is settled leads to another cut at the same place.
-            for _ in 0..2 {
+            for again in [false, true] {
                 let (shard, report) = open(dir.path()).await;
+                // Queues and index were durable beyond the cut, and so they are below it.
+                assert_eq!((report.redone_records, report.redo_from), (0, at), "{kept} {again}");
                 let cut = report.cut.expect("a cut");
                 assert_eq!((cut.at, shard.log().appended()), (at, at), "{kept}");
                 let saved = std::fs::read(&cut.saved).expect("what was cut");
