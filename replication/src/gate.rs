@@ -110,6 +110,11 @@ impl SyncGate {
         self.replicated > before
     }
 
+    /// Whether another connection of the same slave is counted in its place.
+    pub fn is_replaced(&self, id: PeerId) -> bool {
+        self.peers.iter().any(|peer| peer.id == id && peer.admitted && !peer.counts)
+    }
+
     fn count(&mut self) {
         let counting = self.peers.iter().filter(|peer| peer.counts);
         let mut held: Vec<u64> = counting.map(|peer| peer.held).collect();
@@ -196,6 +201,7 @@ mod tests {
         gate.admit(b, 7);
         assert_eq!((gate.connected(), gate.replicated()), (1, 0), "the new one has not reported");
         assert!(!gate.acked(a, 900), "the old one counts no more");
+        assert!(gate.is_replaced(a) && !gate.is_replaced(b));
         assert!(gate.acked(b, 120));
         let c = gate.join();
         gate.withhold(c);

@@ -109,7 +109,8 @@ impl Status {
 
     /// Whether nobody has to look at it.
     fn is_well(&self) -> bool {
-        self.slaves.iter().all(|slave| slave.state == "streaming")
+        let well = |slave: &SlaveStatus| slave.state == "streaming" && !slave.is_second();
+        self.slaves.iter().all(well)
             && self.following.as_ref().is_none_or(|following| following.state == "following")
     }
 }
@@ -127,6 +128,11 @@ impl SlaveStatus {
             state = before;
         }
         SlaveStatus { address: address.to_owned(), state: state.to_owned(), figures }
+    }
+
+    /// Another slave has its id.
+    fn is_second(&self) -> bool {
+        self.figures.contains_key("sameIdAsAnother")
     }
 
     fn figure(&self, key: &str) -> &str {
@@ -178,7 +184,7 @@ impl fmt::Display for Member {
         for slave in &status.slaves {
             writeln!(
                 f,
-                "    slave {} at {} ({}): {}, sent {}, holds {}, behind {} bytes and {} ms",
+                "    slave {} at {} ({}): {}, sent {}, holds {}, behind {} bytes and {} ms{}",
                 slave.figure("id"),
                 slave.address,
                 slave.figure("protocol"),
@@ -187,6 +193,7 @@ impl fmt::Display for Member {
                 slave.figure("acked"),
                 slave.figure("lagBytes"),
                 slave.figure("lagMs"),
+                if slave.is_second() { ": another slave has the same id" } else { "" },
             )?;
         }
         Ok(())
@@ -265,6 +272,10 @@ mod tests {
         let status = Status::read(&told);
         assert!(status.is_well());
         assert_eq!(status.slaves[0].figure("lagMs"), "7");
+        let second = "ringmqHaSlave_0";
+        let mut doubled = told.clone();
+        doubled.entry(second.to_owned()).and_modify(|line| line.push_str(" sameIdAsAnother=true"));
+        assert!(!Status::read(&doubled).is_well());
         let why = "refused: its log ends at 9000, behind this master's end";
         told.insert("ringmqHaSlave_1".to_owned(), format!("[::1]:9 state={why} sent=0 acked=0"));
         let status = Status::read(&told);

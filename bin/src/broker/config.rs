@@ -31,7 +31,8 @@ pub(super) struct BrokerConfig {
     pub(super) store_host: SocketAddr,
     /// Under which address it registers.
     pub(super) told: String,
-    pub(super) ha_host: SocketAddr,
+    /// The address that slaves are told, `HOST:PORT`.
+    pub(super) told_ha: String,
     pub(super) listen: SocketAddr,
     pub(super) vip: SocketAddr,
     pub(super) store_dir: PathBuf,
@@ -90,7 +91,7 @@ impl BrokerConfig {
             ha_master: plan.ha_master.clone(),
             store_host: plan.advertise,
             told: plan.told.clone(),
-            ha_host: plan.advertise_ha,
+            told_ha: plan.told_ha.clone(),
             listen: plan.listen,
             vip: plan.vip,
             store_dir: plan.store_dir.clone(),

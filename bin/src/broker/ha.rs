@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use glommio::{Task, TaskQueueHandle};
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::code::request;
 use ringmq_net::ha_term_frame::Capabilities;
@@ -17,10 +18,11 @@ use ringmq_replication::shell::slave::{
 };
 use ringmq_replication::stock::Timing;
 use ringmq_replication::term_store::TermStore;
+use ringmq_replication::terms::Term;
 
 use super::Broker;
 use super::cut::CutNote;
-use super::metadata::{ask, port_below};
+use super::metadata::{Unasked, ask, port_below};
 use super::signal::Signal;
 use super::stream_metadata::Touched;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
@@ -28,6 +30,8 @@ use crate::metrics::{FollowerCounts, ShardSnapshot, SlaveCounts};
 
 /// The key of GET_BROKER_RUNTIME_INFO that tells that a broker's HA port answers the hello: the hello's version.
 const HELLO_KEY: &str = "ringmqHaHello";
+/// The same for the random id of its log's last term.
+const TERM_ID_KEY: &str = "ringmqHaTermId";
 
 /// The parts of a shard that know other brokers of its group.
 pub(super) struct Ha {
@@ -37,6 +41,8 @@ pub(super) struct Ha {
     pub(super) touched: Touched,
     /// Raised when the master says that its tables have changed.
     pub(super) tables_due: Signal,
+    /// What consumers have committed at this slave and its master has not been told of.
+    pub(super) untold: RefCell<OffsetTable>,
     /// This start began with a cut.
     cut: Option<CutNote>,
     master: OnceCell<Rc<Master>>,
@@ -80,6 +86,7 @@ impl Ha {
             terms,
             touched: Touched::default(),
             tables_due: Signal::default(),
+            untold: RefCell::new(OffsetTable::new(ENTRIES_MAX)),
             cut,
             master: OnceCell::new(),
             slave: OnceCell::new(),
@@ -140,7 +147,12 @@ impl Ha {
 
     /// Whose log comes in, while it does.
     pub(super) fn followed(&self) -> Option<Followed> {
-        let slave = self.slave.get().filter(|_| self.is_following())?;
+        self.connected().filter(|_| self.is_following())
+    }
+
+    /// Whom this slave is connected to, if he is followed or not.
+    fn connected(&self) -> Option<Followed> {
+        let slave = self.slave.get()?;
         Some(Followed {
             ha_addr: slave.followed()?,
             peer: slave.master(),
@@ -172,14 +184,58 @@ impl Broker {
     /// Where the tables of the master whose log is followed are asked for, which need not be the one that a name server tells of. `None`
     /// if that is not known.
     pub(super) async fn tables_addr(&self, of: &Followed) -> Option<String> {
-        if let Some(addr) = of.told_addr() {
-            return Some(addr.to_owned());
+        let addr = self.requests_addr(of).await?;
+        if of.told_addr() == Some(&addr) {
+            return Some(addr);
         }
-        self.config.ha_master.as_ref().filter(|configured| **configured == of.ha_addr)?;
+        match self.is_of_followed(&addr).await {
+            Ok(()) => Some(addr),
+            Err(why) => {
+                let why = format!("{addr} is not asked for the tables of {}: {why}", of.ha_addr);
+                self.rare_log.warn("taking over the master's tables, trying on", &why);
+                None
+            }
+        }
+    }
+
+    /// Where the master that is connected to is asked for other things than its log.
+    async fn requests_addr(&self, of: &Followed) -> Option<String> {
+        let told = of.told_addr();
+        let host = |addr: &str| addr.rsplit_once(':').map(|(host, _)| host.to_owned());
+        if let Some(told) = told.filter(|told| host(told) == host(&of.ha_addr)) {
+            return Some(told.to_owned());
+        }
+        let configured = self.config.ha_master.as_ref() == Some(&of.ha_addr);
+        if told.is_none() && !configured {
+            return None;
+        }
         match kind(&of.ha_addr).await {
             // Something between both passes the log on: the operator says that it is the log of the group's master.
             MasterKind::Unknown => of.heard.addr.clone(),
+            // Clients may be told of an address that brokers do not reach each other by (stock: brokerIP1 and brokerIP2).
             MasterKind::RingMq | MasterKind::Stock => port_below(&of.ha_addr, 1),
+        }
+    }
+
+    /// Whether the broker at an address that nobody told together with the HA port is the one behind it: a RingMQ node by the id of its
+    /// term, a stock one by how far its log goes.
+    async fn is_of_followed(&self, addr: &str) -> Result<(), String> {
+        let table = runtime_of(addr).await?;
+        let term = self.ha.slave.get().and_then(|slave| slave.master_term());
+        if let Some(term) = term {
+            let id = term_id(term);
+            return match table.get(TERM_ID_KEY) {
+                Some(theirs) if *theirs == id => Ok(()),
+                _ => Err(format!("its log is not of the term {} that is followed", term.number)),
+            };
+        }
+        let (min, max) = range_of(addr, &table)?;
+        let end = self.shard.log().appended();
+        match (min..=max).contains(&end) {
+            true => Ok(()),
+            false => {
+                Err(format!("its log [{min}, {max}) does not reach {end}, where this one ends"))
+            }
         }
     }
 
@@ -258,6 +314,7 @@ impl Broker {
                 streaming: peer.state() == PeerState::Streaming,
                 lag_bytes: visible.saturating_sub(peer.acked()),
                 lag_seconds: peer.lag(visible).as_secs_f64(),
+                second: peer.is_second(),
             };
             snapshot.slaves =
                 master.peers().iter().filter(|peer| !peer.is_observer()).map(counts).collect();
@@ -280,6 +337,8 @@ impl Broker {
         let term =
             self.ha.terms.list().last().map(|term| format!("{} from {}", term.number, term.start));
         put("ringmqHaTerm".to_owned(), term.unwrap_or_default());
+        let id = self.ha.terms.list().last().map(|term| term_id(*term));
+        put(TERM_ID_KEY.to_owned(), id.unwrap_or_default());
         put("ringmqHaAcknowledged".to_owned(), self.ha.terms.bound().to_string());
         if let Some(cut) = &self.ha.cut {
             put("ringmqHaCut".to_owned(), cut.to_string());
@@ -292,6 +351,7 @@ impl Broker {
             let protocol = if slave.granted().is_some() { "terms" } else { "stock" };
             put("ringmqHaProtocol".to_owned(), protocol.to_owned());
             put("ringmqHaConnections".to_owned(), slave.connections().to_string());
+            put("ringmqHaFailures".to_owned(), slave.failures().to_string());
             put("ringmqHaReported".to_owned(), slave.reported().to_string());
             put("ringmqHaReceivedBytes".to_owned(), slave.received().to_string());
             let lag = slave.master_end().saturating_sub(ends_at);
@@ -311,7 +371,7 @@ impl Broker {
             put(
                 format!("ringmqHaSlave_{at}"),
                 format!(
-                    "{} state={} protocol={protocol} id={id} sent={} acked={} lagBytes={} lagMs={} reports={}",
+                    "{} state={} protocol={protocol} id={id} sent={} acked={} lagBytes={} lagMs={} reports={}{}",
                     peer.addr(),
                     peer.state(),
                     peer.sent(),
@@ -319,6 +379,7 @@ impl Broker {
                     visible.saturating_sub(peer.acked()),
                     peer.lag(visible).as_millis(),
                     peer.reports(),
+                    if peer.is_second() { " sameIdAsAnother=true" } else { "" },
                 ),
             );
         }
@@ -345,15 +406,36 @@ impl Downstream for BrokerOfSlaves {
     }
 }
 
+/// What a broker tells of itself (request 28).
+async fn runtime_of(addr: &str) -> Result<BTreeMap<String, String>, String> {
+    let body = ask(addr, request::GET_BROKER_RUNTIME_INFO, &[]).await;
+    let body = body.map_err(|why| format!("{addr}: {why}"))?;
+    let table = KvTable::from_json(&body).map_err(|error| format!("{addr}: {error}"))?.table;
+    Ok(table.into_iter().collect())
+}
+
+/// First and last physical offset of its log, of what it told.
+fn range_of(addr: &str, table: &BTreeMap<String, String>) -> Result<(u64, u64), String> {
+    let number = |key: &str| {
+        let value = table.get(key).and_then(|value| value.parse::<i64>().ok());
+        // A stock broker without a segment begins at -1.
+        let value = value.map(|value| u64::try_from(value).unwrap_or(0));
+        value.ok_or_else(|| format!("{addr} does not tell {key}"))
+    };
+    Ok((number("commitLogMinOffset")?, number("commitLogMaxOffset")?))
+}
+
+/// A term's id, as it is told.
+fn term_id(term: Term) -> String {
+    format!("{:032x}", term.id.0)
+}
+
 /// What the broker at an HA port is.
 async fn kind(ha_addr: &str) -> MasterKind {
     // A stock 4.x broker's HA port is its client port + 1, and so is ours.
     let Some(addr) = port_below(ha_addr, 1) else { return MasterKind::Unknown };
-    let Ok(body) = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await else {
-        return MasterKind::Unknown;
-    };
-    match KvTable::from_json(&body) {
-        Ok(body) if body.table.contains_key(HELLO_KEY) => MasterKind::RingMq,
+    match runtime_of(&addr).await {
+        Ok(table) if table.contains_key(HELLO_KEY) => MasterKind::RingMq,
         Ok(_) => MasterKind::Stock,
         Err(_) => MasterKind::Unknown,
     }
@@ -361,6 +443,13 @@ async fn kind(ha_addr: &str) -> MasterKind {
 
 /// How a slave asks for its master.
 struct MasterOfBroker(Rc<Broker>);
+
+impl MasterOfBroker {
+    async fn connected_addr(&self) -> Option<String> {
+        let master = self.0.ha.connected()?;
+        self.0.requests_addr(&master).await
+    }
+}
 
 impl Upstream for MasterOfBroker {
     fn ha_addr(&self) -> Option<String> {
@@ -385,16 +474,22 @@ impl Upstream for MasterOfBroker {
         self.0.reopening.raise();
     }
 
-    async fn log_range(&self) -> Result<(u64, u64), String> {
-        let addr = self.0.ha.master_addr().ok_or("no name server has told its address")?;
-        let body = ask(&addr, request::GET_BROKER_RUNTIME_INFO).await;
-        let body = body.map_err(|why| format!("{addr}: {why}"))?;
-        let table = KvTable::from_json(&body).map_err(|error| error.to_string())?.table;
-        let number = |key: &str| {
-            let value = table.get(key).and_then(|value| value.parse::<u64>().ok());
-            value.ok_or_else(|| format!("{addr} does not tell {key}"))
-        };
-        Ok((number("commitLogMinOffset")?, number("commitLogMaxOffset")?))
+    async fn log_range(&self) -> Result<Option<(u64, u64)>, String> {
+        let Some(addr) = self.connected_addr().await else { return Ok(None) };
+        let table = runtime_of(&addr).await?;
+        range_of(&addr, &table).map(Some)
+    }
+
+    async fn record(&self, offset: u64) -> Result<Option<Vec<u8>>, String> {
+        let addr = self.connected_addr().await.ok_or("where it can be asked is not known")?;
+        let offset = offset.to_string();
+        let ext = [("offset", offset.as_str())];
+        match ask(&addr, request::VIEW_MESSAGE_BY_ID, &ext).await {
+            Ok(record) => Ok(Some(record)),
+            // What the master says where it finds no record (stock 4.9.8: code 1).
+            Err(Unasked::Answered(_)) => Ok(None),
+            Err(why) => Err(format!("{addr}: {why}")),
+        }
     }
 }
 

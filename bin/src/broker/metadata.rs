@@ -4,8 +4,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_engine::state::{groups, topics};
-use ringmq_net::client::Client;
+use ringmq_net::client::{Client, ClientError};
 use ringmq_net::code::{request, response};
 use ringmq_net::command::Command;
 
@@ -55,7 +56,7 @@ impl Broker {
         addr: &str,
         code: i32,
     ) -> Result<Vec<u8>, String> {
-        let body = ask(addr, code).await?;
+        let body = ask(addr, code, &[]).await.map_err(|why| why.to_string())?;
         if self.ha.followed().as_ref() == Some(master) {
             return Ok(body);
         }
@@ -63,6 +64,10 @@ impl Broker {
     }
 
     async fn copy_tables(&self, master: &Followed, addr: &str) {
+        if let Err(why) = self.hand_over_progress(addr).await {
+            let why = format!("to {addr}: {why}");
+            self.rare_log.warn("handing over what consumers committed here, trying on", &why);
+        }
         // What comes with the log is newer than any answer.
         let offsets =
             if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(master, addr).await };
@@ -78,6 +83,21 @@ impl Broker {
                 self.rare_log.warn("taking over the master's tables, trying on", &why);
             }
         }
+    }
+
+    /// What consumers committed at this slave, because its master was away, goes to the master, where that does not know of more.
+    async fn hand_over_progress(&self, addr: &str) -> Result<(), Unasked> {
+        let untold = self.ha.untold.replace(OffsetTable::new(ENTRIES_MAX));
+        if untold.is_empty() {
+            return Ok(());
+        }
+        let told = tell_progress(addr, &untold).await;
+        if told.is_err() {
+            let newer = self.ha.untold.replace(untold);
+            // It was taken out of a table of the same bound; what is beyond it now is lost as a slave's commits are with stock.
+            let _ = self.ha.untold.borrow_mut().merge(&newer);
+        }
+        told
     }
 
     async fn copy_topics(&self, master: &Followed, addr: &str) -> Result<(), String> {
@@ -125,15 +145,59 @@ impl Broker {
     }
 }
 
-/// The body of a master's answer to a request without fields.
-pub(super) async fn ask(addr: &str, code: i32) -> Result<Vec<u8>, String> {
-    let client = Client::connect(addr, MASTER_TIMEOUT).await.map_err(|error| error.to_string())?;
-    let answer = client.call(Command::request(code), MASTER_TIMEOUT).await;
-    let answer = answer.map_err(|error| error.to_string())?;
+/// Why a master's answer is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unasked {
+    /// There is none.
+    #[error("{0}")]
+    Link(#[from] ClientError),
+    /// It is a refusal.
+    #[error("answered {0}")]
+    Answered(String),
+}
+
+/// The body of a master's answer.
+pub(super) async fn ask(
+    addr: &str,
+    code: i32,
+    ext: &[(&'static str, &str)],
+) -> Result<Vec<u8>, Unasked> {
+    let client = Client::connect(addr, MASTER_TIMEOUT).await?;
+    let mut command = Command::request(code);
+    for (name, value) in ext {
+        command = command.with_ext(*name, value);
+    }
+    let answer = client.call(command, MASTER_TIMEOUT).await?;
     if answer.code != response::SUCCESS {
-        return Err(format!("answered {}: {}", answer.code, answer.remark.unwrap_or_default()));
+        let remark = answer.remark.unwrap_or_default();
+        return Err(Unasked::Answered(format!("{}: {remark}", answer.code)));
     }
     Ok(answer.body.to_vec())
+}
+
+/// Commits at the broker at `addr` what lies beyond what it has.
+async fn tell_progress(addr: &str, progress: &OffsetTable) -> Result<(), Unasked> {
+    let client = Client::connect(addr, MASTER_TIMEOUT).await?;
+    for (group, topic, queues) in progress.iter() {
+        for (queue, offset) in queues.iter() {
+            let command = |code| {
+                let command = Command::request(code).with_ext("consumerGroup", group);
+                command.with_ext("topic", topic).with_ext("queueId", queue)
+            };
+            let known =
+                client.call(command(request::QUERY_CONSUMER_OFFSET), MASTER_TIMEOUT).await?;
+            let known = known.ext("offset").and_then(|offset| offset.parse::<i64>().ok());
+            if known.is_none_or(|known| known < offset) {
+                let commit = command(request::UPDATE_CONSUMER_OFFSET);
+                let commit = commit.with_ext("commitOffset", offset);
+                let done = client.call(commit, MASTER_TIMEOUT).await?;
+                if done.code != response::SUCCESS {
+                    return Err(Unasked::Answered(done.code.to_string()));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The address of the same host with a port so much lower.

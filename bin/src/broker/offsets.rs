@@ -14,17 +14,24 @@ use super::{Broker, Refusal};
 
 impl Broker {
     pub(super) fn update_consumer_offset(
-        &self,
+        self: &Rc<Self>,
         conn: &Rc<Conn>,
         view: &HeaderView<'_>,
     ) -> Result<(), Refusal> {
         let header = UpdateConsumerOffsetHeader::decode(view)?;
-        self.commit_offset(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.commit_offset,
-        );
+        let UpdateConsumerOffsetHeader { consumer_group: group, topic, queue_id, .. } = header;
+        self.commit_offset(group, topic, queue_id, header.commit_offset);
+        // Who waits for the answer may rely on the commit, even if this is the last that is heard of this broker.
+        if !view.is_oneway() && self.tell_commit(group, topic, queue_id) {
+            let told = self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
+                broker.commits_are_told().await;
+                answer.done();
+            });
+            // Too many wait already: it is stored, and told without an answer that waits for it.
+            if told.is_ok() {
+                return Ok(());
+            }
+        }
         self.reply_done(conn, view);
         Ok(())
     }
@@ -35,6 +42,10 @@ impl Broker {
             self.rare_log.warn("consumer offsets", &error);
         }
         self.ha.touched.note(group, topic);
+        if self.is_slave() {
+            // Beyond the bound it is as with stock: what the master has counts.
+            let _ = self.ha.untold.borrow_mut().commit(group, topic, queue_id, offset);
+        }
     }
 
     /// Forgets progress on a topic that is made now, where it lies beyond the topic's messages: it is that of a former topic of the

@@ -208,12 +208,11 @@ impl Broker {
                 off_reactor("registration", move || RenderedBody::new(topics, permission));
             rendered.await.map_err(|error| format!("the topics could not be rendered: {error}"))?
         };
-        let ha_addr = self.config.ha_host.to_string();
         let header = RegisterBrokerHeader {
             broker_name: &self.config.name,
             broker_addr: &self.config.told,
             cluster_name: &self.config.cluster,
-            ha_server_addr: Some(&ha_addr),
+            ha_server_addr: Some(&self.config.told_ha),
             broker_id: self.config.broker_id as i64,
             compressed: body.compressed,
             body_crc32: body.crc32,

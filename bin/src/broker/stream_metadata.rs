@@ -1,4 +1,4 @@
-//! Metadata beside the log: what consumers commit at a RingMQ master is at its RingMQ slaves within milliseconds, and other tables are asked
+//! Metadata beside the log: what consumers commit at a RingMQ master goes to its RingMQ slaves at once, before its answer if there is one, and other tables are asked
 //! for when they change instead of when it is time.
 //!
 //! ```text
@@ -10,21 +10,27 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_lite::FutureExt;
 use ringmq_engine::state::delay::DelayOffsets;
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, QueueOffsets};
 
 use super::Broker;
+use super::signal::Signal;
 
 const OFFSETS: u8 = 1;
 const ASK: u8 = 2;
 const DELAYS: u8 = 3;
 
-/// How often what has gathered is sent: what a consumer committed before its master's death is older than this on the slave.
+/// How often it is looked for changed tables.
 const TELL_EVERY: Duration = Duration::from_millis(20);
-/// The same for the progress of delayed delivery, in rounds of the former: a slave writes a file each time.
-const DELAY_ROUNDS: u64 = 50;
+/// After commits were told: what comes meanwhile goes together, so that a thousand commits cost one frame.
+const GATHER: Duration = Duration::from_millis(1);
+/// How often the progress of delayed delivery is told: a slave writes a file each time.
+const DELAYS_EVERY: Duration = Duration::from_secs(1);
+/// The answer to a commit waits no longer than this for slaves that do not take what they are told.
+const TOLD_MAX: Duration = Duration::from_millis(20);
 /// (group, topic) pairs of one round; beyond it slaves get all of the table.
 const TOUCHED_MAX: usize = 10_000;
 /// (group, topic) pairs of a piece.
@@ -36,6 +42,8 @@ pub(super) struct Touched {
     listened: Cell<bool>,
     pairs: Cell<usize>,
     groups: RefCell<HashMap<String, HashSet<String>>>,
+    /// Raised when something is noted.
+    due: Signal,
 }
 
 impl Touched {
@@ -50,6 +58,7 @@ impl Touched {
         }
         groups.entry(group.to_owned()).or_default().insert(topic.to_owned());
         self.pairs.set(self.pairs.get() + 1);
+        self.due.raise();
     }
 
     /// Whether slaves listen from now on; what was noted until then, or nothing if that was too much to be told, or not all: before the
@@ -67,8 +76,9 @@ impl Broker {
     pub(super) async fn stream_metadata(self: Rc<Self>) {
         let mut told = (self.topics.borrow().version(), self.groups.borrow().version());
         let mut delays = Vec::new();
-        for round in 1u64.. {
-            glommio::timer::sleep(TELL_EVERY).await;
+        let mut delays_told = Instant::now();
+        loop {
+            self.ha.touched.due.wait_at_most(TELL_EVERY).await;
             if self.stopped() {
                 return;
             }
@@ -88,7 +98,11 @@ impl Broker {
                 None => self.all_offsets(),
             };
             pieces.iter().for_each(|piece| master.tell(piece));
-            if round.is_multiple_of(DELAY_ROUNDS) {
+            if !pieces.is_empty() {
+                glommio::timer::sleep(GATHER).await;
+            }
+            if delays_told.elapsed() >= DELAYS_EVERY {
+                delays_told = Instant::now();
                 let now = self.delay_offsets.borrow().to_json();
                 if now != delays {
                     master.tell(&[&[DELAYS], now.as_slice()].concat());
@@ -96,6 +110,28 @@ impl Broker {
                 }
             }
         }
+    }
+
+    /// Tells one commit to slaves at once. Whether one takes it.
+    pub(super) fn tell_commit(&self, group: &str, topic: &str, queue: i32) -> bool {
+        let Some(master) = self.ha.master().filter(|master| master.metadata_is_taken()) else {
+            return false;
+        };
+        let Some(offset) = self.offsets.borrow().get(group, topic, queue) else { return false };
+        let mut one = OffsetTable::new(1);
+        // It is empty, so there is room for one.
+        let _ = one.commit(group, topic, queue, offset);
+        master.tell(&[&[OFFSETS], one.to_json().as_slice()].concat());
+        true
+    }
+
+    /// Ends when what was told is on its way, or does not get away for a while.
+    pub(super) async fn commits_are_told(&self) {
+        let Some(master) = self.ha.master() else { return };
+        let late = async {
+            glommio::timer::Timer::new(TOLD_MAX).await;
+        };
+        master.told_is_sent().or(late).await;
     }
 
     /// What a slave gets first.
@@ -139,7 +175,11 @@ impl Broker {
 
     pub(super) fn take_offsets(&self, body: &[u8]) -> Result<(), String> {
         let table = OffsetTable::from_json(body, ENTRIES_MAX).map_err(|error| error.to_string())?;
-        self.offsets.borrow_mut().merge(&table).map_err(|error| error.to_string())
+        let mut offsets = self.offsets.borrow_mut();
+        offsets.merge(&table).map_err(|error| error.to_string())?;
+        // What consumers went on to here is not lost meanwhile.
+        let untold = self.ha.untold.borrow();
+        offsets.merge(&untold).map_err(|error| error.to_string())
     }
 
     /// To the file alone: it counts once this broker is a master.

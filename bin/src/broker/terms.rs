@@ -30,12 +30,18 @@ pub(super) fn open_terms(
         tracing::warn!(broker = config.name, "{note}");
     }
     if config.role != Role::Slave {
-        if terms.bound() > end {
+        let bound = terms.bound();
+        if bound > end && !config.ha.give_up_acknowledged {
+            return Err(format!(
+                "this log ends at {end}, and messages up to {bound} were acknowledged because slaves held them: as a master it would lose them; start a slave that has them as the master and this one as its slave, or give them up with ha.give_up_acknowledged = true"
+            ));
+        }
+        if bound > end {
             tracing::error!(
                 broker = config.name,
                 end,
-                acknowledged = terms.bound(),
-                "this log has lost messages that were acknowledged because slaves held them: stop this master and start a slave that has them in its place; as long as it goes on, what it has counts as acknowledged and no more"
+                acknowledged = bound,
+                "messages that were acknowledged because slaves held them are given up, as ha.give_up_acknowledged says: set it back to false"
             );
         }
         let term = terms.begin(end).map_err(|error| error.to_string())?;

@@ -412,6 +412,9 @@ pub struct HaSection {
     /// HA address of the master of shard 0, if the name server is not to be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
+    /// `HOST[:PORT]` of shard 0's HA port that slaves are told, if it is not that of `broker.advertise`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// Slaves that a synchronous master waits for.
     pub in_sync_replicas: u32,
     /// Bytes behind from which on a synchronous master does not wait for its slaves.
@@ -420,6 +423,8 @@ pub struct HaSection {
     pub ack: SlaveAck,
     /// Where an empty slave begins.
     pub start: SlaveStart,
+    /// Whether a master starts although it lost what was acknowledged because slaves held it.
+    pub give_up_acknowledged: bool,
     /// Most bytes of a frame to a slave.
     pub batch_bytes: u64,
     /// Something is sent at least this often.
@@ -435,10 +440,12 @@ impl Default for HaSection {
         HaSection {
             role: Role::AsyncMaster,
             master: None,
+            advertise: None,
             in_sync_replicas: 1,
             fall_behind_bytes: 256 << 20,
             ack: SlaveAck::Write,
             start: SlaveStart::Newest,
+            give_up_acknowledged: false,
             batch_bytes: 32 << 10,
             heartbeat_ms: 5_000,
             housekeeping_ms: 20_000,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::address::{host_name_of, resolve_advertise};
 use super::{Config, ConfigError};
 
 /// Everything that makes one shard a broker of its own. Read-only once made; each reactor owns a copy.
@@ -25,8 +26,8 @@ pub struct ShardPlan {
     pub advertise: SocketAddr,
     /// What clients are told to connect to, `HOST:PORT`: [`ShardPlan::advertise`], by name if it was configured by name.
     pub told: String,
-    /// What slaves are told to connect to.
-    pub advertise_ha: SocketAddr,
+    /// What slaves are told to connect to, `HOST:PORT`, by name if it was configured by name.
+    pub told_ha: String,
     /// The configured HA address of this shard's master, `HOST:PORT`.
     pub ha_master: Option<String>,
 }
@@ -55,6 +56,17 @@ pub(super) fn lay_out(
     (advertise, host): (SocketAddr, Option<&str>),
     count: u32,
 ) -> Result<Vec<ShardPlan>, ConfigError> {
+    let told_ha = match config.ha.advertise.as_deref() {
+        Some(text) => {
+            let port = advertise.port().saturating_add(1);
+            Some((resolve_advertise("ha.advertise", text, port)?, host_name_of(text)))
+        }
+        None => None,
+    };
+    let by_name = |address: SocketAddr, host: Option<&str>| match host {
+        Some(host) => format!("{host}:{}", address.port()),
+        None => address.to_string(),
+    };
     let mut plans = Vec::new();
     for index in 0..count {
         let port = |key, base: SocketAddr, delta: i64| -> Result<SocketAddr, ConfigError> {
@@ -78,8 +90,11 @@ pub(super) fn lay_out(
             vip: port("broker.listen", listen, -2)?,
             ha: port("broker.listen", listen, 1)?,
             advertise: told,
-            told: host.map_or_else(|| told.to_string(), |host| format!("{host}:{}", told.port())),
-            advertise_ha: port("broker.advertise", advertise, 1)?,
+            told: by_name(told, host),
+            told_ha: match &told_ha {
+                Some((base, host)) => by_name(port("ha.advertise", *base, 0)?, *host),
+                None => by_name(port("broker.advertise", advertise, 1)?, host),
+            },
             ha_master: match &config.ha.master {
                 Some(text) => Some(master_of(config, text, index)?),
                 None => None,
@@ -157,7 +172,7 @@ mod tests {
         assert_eq!(plan.store_dir, PathBuf::from("./ringmq-data"));
         assert_eq!(plan.ports().map(|(_, address)| address.port()), [10911, 10909, 10912]);
         assert_eq!(plan.advertise, address("10.0.0.5:10911"));
-        assert_eq!(plan.advertise_ha, address("10.0.0.5:10912"));
+        assert_eq!(plan.told_ha, "10.0.0.5:10912");
     }
 
     #[test]
@@ -174,8 +189,25 @@ mod tests {
     fn clients_are_told_the_name_that_was_configured() {
         let advertise = (address("10.0.0.5:31000"), Some("mq.example.com"));
         let plans = lay_out(&Config::default(), "broker-a", address("0.0.0.0:10911"), advertise, 2);
-        let told: Vec<String> = plans.expect("plan").into_iter().map(|plan| plan.told).collect();
+        let plans = plans.expect("plan");
+        let told: Vec<&str> = plans.iter().map(|plan| plan.told.as_str()).collect();
         assert_eq!(told, ["mq.example.com:31000", "mq.example.com:31020"]);
+        let told: Vec<&str> = plans.iter().map(|plan| plan.told_ha.as_str()).collect();
+        assert_eq!(told, ["mq.example.com:31001", "mq.example.com:31021"]);
+    }
+
+    #[test]
+    fn slaves_are_told_the_inner_address_that_was_configured() {
+        let told = |text: &str| {
+            let mut config = Config::default();
+            config.ha.advertise = Some(text.to_owned());
+            let advertise = (address("203.0.113.5:10911"), Some("mq.example.com"));
+            let plans = lay_out(&config, "broker-a", address("0.0.0.0:10911"), advertise, 2);
+            plans.map(|plans| plans.into_iter().map(|plan| plan.told_ha).collect::<Vec<_>>())
+        };
+        assert_eq!(told("10.0.0.5").expect("plan"), ["10.0.0.5:10912", "10.0.0.5:10932"]);
+        assert_eq!(told("10.0.0.5:7000").expect("plan"), ["10.0.0.5:7000", "10.0.0.5:7020"]);
+        assert!(matches!(told("0.0.0.0"), Err(ConfigError::Address { key: "ha.advertise", .. })));
     }
 
     #[test]

@@ -494,6 +494,12 @@ pub static CATALOG: &[Family] = &[
     ),
     one!(
         gauge,
+        "ringmq_ha_slaves_same_id",
+        "Slaves that are connected under the id of another one, which counts in their place.",
+        |numbers| numbers.slaves.iter().filter(|slave| slave.second).count() as f64
+    ),
+    one!(
+        gauge,
         "ringmq_ha_replicated_offset_bytes",
         "Physical offset up to which ha.in_sync_replicas slaves hold the log.",
         |numbers| numbers.replicated_offset as f64

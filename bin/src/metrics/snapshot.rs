@@ -63,6 +63,8 @@ pub struct SlaveCounts {
     pub lag_bytes: u64,
     /// How long it has not held all of it; 0 while it does.
     pub lag_seconds: f64,
+    /// Another slave has its id, and counts in its place.
+    pub second: bool,
 }
 
 /// How a slave follows.

@@ -182,6 +182,32 @@ impl Shard {
         Ok(found)
     }
 
+    /// Where the last message lies that is in a queue, and its record as it is stored; `None` if the log has none any more.
+    ///
+    /// # Errors
+    /// [`ShardError`] when it cannot be read.
+    pub async fn last_record(&self) -> Result<Option<(u64, Slice)>, ShardError> {
+        let queues = self.queues.all();
+        let Some(queue) = queues.iter().max_by_key(|queue| queue.end_physical()) else {
+            return Ok(None);
+        };
+        let last = queue.max_offset() - 1;
+        let mut unit = None;
+        self.queues.recent(queue, last, 1, |found| {
+            unit = Some(found);
+            false
+        });
+        if unit.is_none() && last >= queue.min_offset() {
+            unit = self.queues.read(queue, last, 1).await?.first().copied();
+        }
+        let Some(unit) = unit else { return Ok(None) };
+        let (at, len) = (unit.physical_offset as u64, unit.size as usize);
+        if at < self.log.min_offset() {
+            return Ok(None);
+        }
+        Ok(Some((at, self.bytes_at(at, len, ReadHint::EXACT).await?)))
+    }
+
     /// Bytes of the log, from memory if they are there.
     pub(crate) async fn bytes_at(
         &self,

@@ -242,6 +242,11 @@ impl MasterSession {
         self.takes_metadata() && self.metadata.len() < METADATA_WAITING_MAX
     }
 
+    /// Whether metadata waits that is not being written yet.
+    pub fn has_metadata_waiting(&self) -> bool {
+        !self.metadata.is_empty()
+    }
+
     /// Metadata for the slave: goes before what is not on its way yet of the log, after what was given before. Without room, or larger
     /// than a frame may be, it is dropped.
     pub fn metadata(&mut self, body: &[u8]) {

@@ -51,6 +51,9 @@ pub enum Speech {
     Stock {
         /// Where the master is to begin.
         first: u64,
+        /// Its log is known to go as far as this one, by what it told itself. Otherwise only bytes of it show that: a stock master's
+        /// heartbeat repeats what was reported to it, whatever it has.
+        compared: bool,
     },
     /// The hello, and frames with terms.
     Terms {
@@ -158,6 +161,23 @@ pub enum Trouble {
         /// Its end.
         master_end: u64,
     },
+    /// A stock master's log ends before this one does.
+    #[error(
+        "the master's log [{min}, {max}) ends before this one, at {own}: one of them lost or gained messages; decide whose log goes, move that store away, let it join empty"
+    )]
+    Shorter {
+        /// Our end.
+        own: u64,
+        /// Its first byte.
+        min: u64,
+        /// Its end.
+        max: u64,
+    },
+    /// A stock master has something else where our last message is.
+    #[error(
+        "the master does not have the message that this log has at physical offset {0}: the logs are not of one history; decide whose log goes, move that store away, let it join empty"
+    )]
+    OtherMessage(u64),
     /// The master refuses.
     #[error("{}", refusal(*reason, *offset))]
     Refused {
@@ -188,6 +208,8 @@ impl Trouble {
                 | Trouble::NothingCommon { .. }
                 | Trouble::Differs(_)
                 | Trouble::BelowAcknowledged { .. }
+                | Trouble::Shorter { .. }
+                | Trouble::OtherMessage(_)
                 | Trouble::Refused { .. }
         )
     }
@@ -304,7 +326,7 @@ impl SlaveSession {
             sent_ms: now_ms,
         };
         match speech {
-            Speech::Stock { first } => {
+            Speech::Stock { first, .. } => {
                 session.phase = Phase::Following;
                 session.report(now_ms, first);
             }
@@ -353,6 +375,11 @@ impl SlaveSession {
     /// Up to where the master said that messages were acknowledged because slaves hold them, and all of that is held here.
     pub fn confirmed(&self) -> u64 {
         self.confirmed
+    }
+
+    /// The last term of a master that told its terms.
+    pub fn master_term(&self) -> Option<Term> {
+        self.compare.master.last().copied()
     }
 
     /// Both logs were found to agree.

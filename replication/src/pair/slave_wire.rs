@@ -5,7 +5,7 @@ use ringmq_net::ha_term_frame::{
     self as wire, Capabilities, DATA_HEADER_BYTES, DataHeader, MasterFrame, MasterHandshake, Peeked,
 };
 
-use super::slave::{Phase, SlaveLog, SlaveSession, Trouble};
+use super::slave::{Phase, SlaveLog, SlaveSession, Speech, Trouble};
 use crate::stock::{Mismatch, Place, place};
 use crate::terms::{Term, TermId, TermList};
 
@@ -99,6 +99,10 @@ impl SlaveSession {
             crc: None,
             confirmed: 0,
         };
+        let shows_nothing = !matches!(self.speech, Speech::Stock { compared: true, .. });
+        if body.len == 0 && shows_nothing && !log.is_empty() {
+            return Ok(Parsed::Consumed(HA_HEADER_BYTES));
+        }
         Ok(self.take(body, HA_HEADER_BYTES))
     }
 

@@ -78,6 +78,12 @@ pub struct Peer {
     metadata: RefCell<VecDeque<Rc<[u8]>>>,
     /// It has to get all metadata.
     missed: Cell<bool>,
+    /// Of what was [told](Master::tell), how much is sent to it.
+    passed: Cell<u64>,
+    /// Since when it reports although another connection of its slave has its place.
+    replaced: Cell<Option<Instant>>,
+    /// It is a slave of its own, with the id of another one.
+    second: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -122,6 +128,11 @@ impl Peer {
         self.granted.get().is_some_and(|all| all.has(Capabilities::OBSERVER))
     }
 
+    /// Whether another slave has its id: of both, one counts.
+    pub fn is_second(&self) -> bool {
+        self.second.get()
+    }
+
     fn takes_metadata(&self) -> bool {
         let granted = self.granted.get().is_some_and(|all| all.has(Capabilities::METADATA));
         granted && *self.state.borrow() == PeerState::Streaming
@@ -143,6 +154,10 @@ pub struct Master {
     peers: RefCell<Vec<Rc<Peer>>>,
     listener: Cell<RawFd>,
     stopping: Cell<bool>,
+    /// Pieces of metadata told.
+    told: Cell<u64>,
+    /// Who waits for them to be sent.
+    waiting: RefCell<Vec<Waker>>,
     broker: Box<dyn Downstream>,
 }
 
@@ -199,6 +214,8 @@ impl Master {
             peers: RefCell::default(),
             listener: Cell::new(socket.as_raw_fd()),
             stopping: Cell::new(false),
+            told: Cell::new(0),
+            waiting: RefCell::default(),
             broker: Box::new(broker),
         });
         // SAFETY: the descriptor is open and ownership passes to the listener.
@@ -231,6 +248,7 @@ impl Master {
     /// Sends metadata to every slave that takes it with the log. One that is too far behind is told to ask for all of it instead.
     pub fn tell(&self, body: &[u8]) {
         let body: Rc<[u8]> = body.into();
+        self.told.set(self.told.get() + 1);
         for peer in self.peers.borrow().iter().filter(|peer| peer.takes_metadata()) {
             let mut waiting = peer.metadata.borrow_mut();
             if waiting.len() >= METADATA_WAITING_MAX {
@@ -244,6 +262,24 @@ impl Master {
                 waker.wake();
             }
         }
+    }
+
+    /// Ends when all that was told until now is sent to every slave that takes it, or the slave is gone.
+    pub async fn told_is_sent(&self) {
+        let told = self.told.get();
+        poll_fn(|cx| {
+            let waits = |peer: &Rc<Peer>| peer.takes_metadata() && peer.passed.get() < told;
+            if !self.peers.borrow().iter().any(waits) {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake_waiting(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     /// The connected slaves.
@@ -289,6 +325,9 @@ impl Master {
             granted: Cell::new(None),
             metadata: RefCell::default(),
             missed: Cell::new(false),
+            passed: Cell::new(0),
+            replaced: Cell::new(None),
+            second: Cell::new(false),
             waker: RefCell::default(),
         });
         self.peers.borrow_mut().push(Rc::clone(&peer));
@@ -301,6 +340,7 @@ impl Master {
         peer.fd.set(-1);
         self.gate.borrow_mut().leave(peer.id);
         self.peers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &peer));
+        self.wake_waiting();
         if let Err(why) = outcome
             && !self.stopping.get()
         {
@@ -361,7 +401,14 @@ impl Master {
                     peer.slave.set(session.slave());
                     peer.granted.set(session.speaks_terms().then(|| session.granted()));
                 }
-                Woke::Sent => session.sent(since(began)),
+                Woke::Sent => {
+                    session.sent(since(began));
+                    let waits = peer.missed.get() || !peer.metadata.borrow().is_empty();
+                    if !waits && !session.has_metadata_waiting() {
+                        peer.passed.set(self.told.get());
+                        self.wake_waiting();
+                    }
+                }
                 Woke::Changed => {}
                 Woke::Tick => tick = Timer::new(timing.tick()),
             }
@@ -448,6 +495,31 @@ impl Master {
         if self.gate.borrow_mut().acked(peer.id, offset) {
             self.broker.acked();
         }
+        self.look_for_a_second(peer);
+    }
+
+    /// A slave that lost its connection leaves it silent, or with what was on its way. One whose place was taken and that reports on and
+    /// on is another slave with the same id.
+    fn look_for_a_second(&self, peer: &Peer) {
+        if !self.gate.borrow().is_replaced(peer.id) {
+            peer.replaced.set(None);
+            return peer.second.set(false);
+        }
+        let Some(since) = peer.replaced.get() else {
+            return peer.replaced.set(Some(Instant::now()));
+        };
+        if since.elapsed() < self.config.timing.heartbeat || peer.second.replace(true) {
+            return;
+        }
+        let peers = self.peers.borrow();
+        let same = |other: &&Rc<Peer>| other.id != peer.id && other.slave() == peer.slave();
+        let other = peers.iter().rev().find(same).map(|other| other.addr.to_string());
+        tracing::error!(
+            slave = %peer.addr,
+            other,
+            id = peer.slave(),
+            "two slaves have the same id, and count as one: give each a --broker-id of its own"
+        );
     }
 
     fn note(&self, peer: &Peer, session: &MasterSession, state: PeerState) {

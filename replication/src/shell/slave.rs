@@ -27,7 +27,7 @@ use super::socket::Outgoing;
 use crate::pair::{Body, Parsed, Retry, SlaveAction, SlaveLog, SlaveSession, Speech, Trouble};
 use crate::stock::Timing;
 use crate::term_store::TermStore;
-use crate::terms::{TermError, TermList};
+use crate::terms::{Term, TermError, TermList};
 
 pub use crate::pair::Start;
 
@@ -84,8 +84,11 @@ pub trait Upstream {
     fn look_again(&self);
     /// What the master at this HA port is, asked by RocketMQ's ordinary requests.
     fn kind(&self, ha_addr: &str) -> impl Future<Output = MasterKind>;
-    /// First and last physical offset of its log, asked the same way.
-    fn log_range(&self) -> impl Future<Output = Result<(u64, u64), String>>;
+    /// First and last physical offset of the log of the master that is [connected](Slave::connected) to, asked the same way; `None` if
+    /// nobody knows where that one can be asked.
+    fn log_range(&self) -> impl Future<Output = Result<Option<(u64, u64)>, String>>;
+    /// Its record at a physical offset, asked the same way; `None` if it has no record there.
+    fn record(&self, offset: u64) -> impl Future<Output = Result<Option<Vec<u8>>, String>>;
     /// Metadata came with the master's log.
     fn metadata(&self, body: &[u8]);
     /// The log is to be cut when the store is opened next: open it anew, soon.
@@ -160,7 +163,7 @@ enum End {
     Worker(#[from] WorkerGone),
     #[error("{0}")]
     Term(#[from] TermError),
-    #[error("the master did not tell where its log begins: {0}")]
+    #[error("the master did not tell what its log has: {0}")]
     Range(String),
     #[error("the master takes no reports")]
     Stuck,
@@ -185,11 +188,15 @@ pub struct Slave {
     silent: RefCell<Option<String>>,
     /// What the present or last master granted, if it is a RingMQ node.
     granted: Cell<Option<Capabilities>>,
+    /// Its last term, if it told its terms.
+    master_term: Cell<Option<Term>>,
     reported: Cell<u64>,
     /// Where the master is, as far as frames told.
     master_end: Cell<u64>,
     received: Cell<u64>,
     connections: Cell<u64>,
+    /// Tries since the last time that the master was followed.
+    failures: Cell<u64>,
 }
 
 /// Where the next bytes of the stream belong.
@@ -246,10 +253,12 @@ impl Slave {
             ringmq: RefCell::new(None),
             silent: RefCell::new(None),
             granted: Cell::new(None),
+            master_term: Cell::new(None),
             reported: Cell::new(0),
             master_end: Cell::new(0),
             received: Cell::new(0),
             connections: Cell::new(0),
+            failures: Cell::new(0),
         })
     }
 
@@ -273,6 +282,11 @@ impl Slave {
         self.granted.get()
     }
 
+    /// The last term of the RingMQ master that is followed.
+    pub fn master_term(&self) -> Option<Term> {
+        self.master_term.get()
+    }
+
     /// What it last reported to hold.
     pub fn reported(&self) -> u64 {
         self.reported.get()
@@ -286,6 +300,11 @@ impl Slave {
     /// Bytes of the log received since the start.
     pub fn received(&self) -> u64 {
         self.received.get()
+    }
+
+    /// Tries to follow the master that have failed since it was followed for the last time.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
     }
 
     /// Connections made since the start.
@@ -360,6 +379,7 @@ impl Slave {
             *self.master.borrow_mut() = None;
             *self.followed.borrow_mut() = None;
             let mut diverged = false;
+            self.failures.set(self.failures.get() + 1);
             match outcome {
                 Ok(()) => {}
                 Err(End::Follow(error @ FollowError::Form { .. })) => {
@@ -392,7 +412,13 @@ impl Slave {
     }
 
     async fn follow(&self, addr: &str, upstream: &impl Upstream) -> Result<(), End> {
-        let speech = self.speech(addr, upstream).await?;
+        let is = |known: &RefCell<Option<String>>| known.borrow().as_deref() == Some(addr);
+        // Asked each time: another broker may be there by now. A stock one never gets a byte that is not stock's, if it can be asked.
+        let kind = upstream.kind(addr).await;
+        let silent = kind == MasterKind::Unknown && is(&self.silent) && !is(&self.ringmq);
+        let known = kind == MasterKind::RingMq || is(&self.ringmq);
+        // What the last connection brought is held before that is said.
+        self.settle().await?;
         let mut last = End::Closed;
         for peer in resolve(addr, CONNECT_TIMEOUT).await? {
             match TcpStream::connect_timeout(peer, CONNECT_TIMEOUT).await {
@@ -402,6 +428,11 @@ impl Slave {
                     self.connections.set(self.connections.get() + 1);
                     // A delayed report would delay sends; not worth more than a slow connection.
                     let _ = stream.set_nodelay(true);
+                    let speech = match kind {
+                        MasterKind::Stock => self.stock_speech(true, upstream).await?,
+                        MasterKind::Unknown if silent => self.stock_speech(false, upstream).await?,
+                        MasterKind::Unknown | MasterKind::RingMq => Speech::Terms { known },
+                    };
                     return self.talk(&mut stream, addr, speech, upstream).await;
                 }
                 Err(glommio::GlommioError::IoError(error)) => last = error.into(),
@@ -411,24 +442,47 @@ impl Slave {
         Err(last)
     }
 
-    /// How to speak to the master. A stock one never gets a byte that is not stock's, if it can be asked what it is.
-    async fn speech(&self, addr: &str, upstream: &impl Upstream) -> Result<Speech, End> {
-        let is = |known: &RefCell<Option<String>>| known.borrow().as_deref() == Some(addr);
-        // Asked each time: another broker may be there by now.
-        let kind = match upstream.kind(addr).await {
-            MasterKind::Unknown if is(&self.ringmq) => MasterKind::RingMq,
-            kind => kind,
-        };
-        let stock = match kind {
-            MasterKind::RingMq => false,
-            MasterKind::Stock => true,
-            MasterKind::Unknown => is(&self.silent),
-        };
-        if stock {
-            return Ok(Speech::Stock { first: self.beginning(upstream).await? });
+    /// How to begin with a stock master, which is asked when the connection is there: who answers is who is connected to. `answers` if it
+    /// did just now.
+    async fn stock_speech(&self, answers: bool, upstream: &impl Upstream) -> Result<Speech, End> {
+        let log = self.shard.log();
+        let end = log.appended();
+        if end == log.min_offset() {
+            return Ok(Speech::Stock { first: self.beginning(upstream).await?, compared: false });
         }
-        self.settle().await?;
-        Ok(Speech::Terms { known: kind == MasterKind::RingMq })
+        let compared = self.compare_with_stock(end, answers, upstream).await?;
+        Ok(Speech::Stock { first: end, compared })
+    }
+
+    /// A stock master tells no terms and no checksums, but how far its log goes and what message is where. Whether it could be asked.
+    async fn compare_with_stock(
+        &self,
+        end: u64,
+        answers: bool,
+        upstream: &impl Upstream,
+    ) -> Result<bool, End> {
+        let (min, max) = match upstream.log_range().await {
+            Ok(Some(range)) => range,
+            Ok(None) => return Ok(false),
+            // Nothing but the HA port may be open to this slave.
+            Err(_) if !answers => return Ok(false),
+            Err(why) => return Err(End::Range(why)),
+        };
+        if end > max {
+            return Err(Trouble::Shorter { own: end, min, max }.into());
+        }
+        if end < min {
+            let offset = i64::try_from(min).unwrap_or(i64::MAX);
+            return Err(Trouble::Refused { reason: 2, offset }.into());
+        }
+        let Some((at, record)) = self.shard.last_record().await? else { return Ok(true) };
+        if at >= min {
+            let theirs = upstream.record(at).await.map_err(End::Range)?;
+            if theirs.as_deref() != Some(record.bytes()) {
+                return Err(Trouble::OtherMessage(at).into());
+            }
+        }
+        Ok(true)
     }
 
     /// What is held as far as a report says.
@@ -454,7 +508,7 @@ impl Slave {
     }
 
     /// What the last connection brought is held, and can be read.
-    async fn settle(&self) -> Result<u64, End> {
+    async fn settle(&self) -> Result<(), End> {
         let log = self.shard.log();
         let end = log.appended();
         while log.written() < end && log.failed().is_none() {
@@ -465,17 +519,18 @@ impl Slave {
         if self.config.ack == AckLevel::Sync || log.visible() < end {
             log.flushed(end).await?;
         }
-        Ok(end)
+        Ok(())
     }
 
-    /// Where a slave asks a stock master to begin.
+    /// Where an empty slave asks a stock master to begin.
     async fn beginning(&self, upstream: &impl Upstream) -> Result<u64, End> {
         let log = self.shard.log();
-        if log.appended() > log.min_offset() || self.config.start == Start::Newest {
-            // What the last connection brought goes on where it ends, and is held before that is said.
-            return self.settle().await;
+        if self.config.start == Start::Newest {
+            return Ok(log.appended());
         }
-        let (min, max) = upstream.log_range().await.map_err(End::Range)?;
+        let asked = upstream.log_range().await.map_err(End::Range)?;
+        let unknown = || End::Range("where it can be asked is not known".to_owned());
+        let (min, max) = asked.ok_or_else(unknown)?;
         if min > 0 || max == 0 {
             return Ok(min);
         }
@@ -530,6 +585,7 @@ impl Slave {
             full: false,
         };
         self.granted.set(None);
+        self.master_term.set(None);
         self.master_end.set(0);
         let log = self.shard.log();
         let mut tick = Timer::new(timing.tick());
@@ -585,6 +641,8 @@ impl Slave {
                 Some(SlaveAction::Follows) => {
                     let terms = matches!(talk.session.speech(), Speech::Terms { .. });
                     self.granted.set(terms.then(|| talk.session.granted()));
+                    self.master_term.set(talk.session.master_term());
+                    self.failures.set(0);
                     if terms {
                         *self.ringmq.borrow_mut() = Some(addr.to_owned());
                         *self.silent.borrow_mut() = None;

@@ -98,7 +98,8 @@ fn a_master_sends_a_stock_slave_what_a_stock_master_sent() {
 #[test]
 fn a_slave_tells_a_stock_master_what_a_stock_slave_told() {
     let mut side = Side::default();
-    let mut session = SlaveSession::new(slave_config(), Speech::Stock { first: 0 }, 5_007);
+    let mut session =
+        SlaveSession::new(slave_config(), Speech::Stock { first: 0, compared: true }, 5_007);
     let (mut want, mut got, mut frame) = (Vec::new(), Vec::new(), Vec::new());
     let mut wanted = 0;
     let rows = exchange();
@@ -141,7 +142,8 @@ fn a_slave_tells_a_stock_master_what_a_stock_slave_told() {
 #[test]
 fn the_first_report_waits_for_no_clock() {
     let side = Side::new(history(0, 0, 700), &[]);
-    let mut session = SlaveSession::new(slave_config(), Speech::Stock { first: 700 }, 0);
+    let mut session =
+        SlaveSession::new(slave_config(), Speech::Stock { first: 700, compared: true }, 0);
     let first = session.next(0, &side.slave()).expect("no trouble");
     assert_eq!(first, Some(SlaveAction::Send(700u64.to_be_bytes().to_vec())));
 }
@@ -149,7 +151,8 @@ fn the_first_report_waits_for_no_clock() {
 #[test]
 fn what_a_stock_master_writes_belongs_to_no_term_of_ours() {
     let side = Side::new(history(0, 0, 100), &[(4, 0, 7)]);
-    let mut session = SlaveSession::new(slave_config(), Speech::Stock { first: 100 }, 0);
+    let mut session =
+        SlaveSession::new(slave_config(), Speech::Stock { first: 100, compared: true }, 0);
     let head = ringmq_net::ha_frame::encode_header(100, 20);
     let Ok(Parsed::Body(body, 12)) = session.parse(0, &head, &side.slave()) else {
         panic!("no body")
@@ -158,11 +161,30 @@ fn what_a_stock_master_writes_belongs_to_no_term_of_ours() {
     assert_eq!((term.number, term.start, term.id.0), (5, 100, 0));
     // Once is enough.
     let side = Side::new(history(0, 0, 100), &[(4, 0, 7), (5, 90, 0)]);
-    let mut session = SlaveSession::new(slave_config(), Speech::Stock { first: 100 }, 0);
+    let mut session =
+        SlaveSession::new(slave_config(), Speech::Stock { first: 100, compared: true }, 0);
     let Ok(Parsed::Body(body, 12)) = session.parse(0, &head, &side.slave()) else {
         panic!("no body")
     };
     assert_eq!(body.term, None);
+}
+
+#[test]
+fn a_stock_masters_heartbeat_repeats_the_report_and_shows_nothing_of_its_log() {
+    let side = Side::new(history(0, 0, 100), &[]);
+    let heartbeat = ringmq_net::ha_frame::encode_header(100, 0);
+    let data = ringmq_net::ha_frame::encode_header(100, 20);
+    for compared in [false, true] {
+        let speech = Speech::Stock { first: 100, compared };
+        let mut session = SlaveSession::new(slave_config(), speech, 0);
+        let parsed = session.parse(0, &heartbeat, &side.slave());
+        assert_eq!(parsed, Ok(Parsed::Consumed(12)));
+        assert_eq!(session.is_following(), compared);
+        // A byte behind this log's end shows that it had what is before.
+        let parsed = session.parse(0, &data, &side.slave());
+        assert!(matches!(parsed, Ok(Parsed::Body(..))), "{parsed:?}");
+        assert!(session.is_following());
+    }
 }
 
 /// The captured rejoin of an old 5.5.0 master: where that one cut, we compare.

@@ -15,14 +15,15 @@ use crate::broker::{Broker, Refusal};
 impl Broker {
     pub(super) fn get_config(&self, conn: &Rc<Conn>, view: &HeaderView<'_>) -> Result<(), Refusal> {
         let config = &self.config;
+        let (ha_host, ha_port) = config.told_ha.rsplit_once(':').unwrap_or_default();
         let mut pairs: Vec<(&str, String)> = vec![
             ("brokerName", config.name.clone()),
             ("brokerClusterName", config.cluster.clone()),
             ("brokerId", config.broker_id.to_string()),
             ("brokerIP1", config.store_host.ip().to_string()),
-            ("brokerIP2", config.ha_host.ip().to_string()),
+            ("brokerIP2", ha_host.to_owned()),
             ("listenPort", config.store_host.port().to_string()),
-            ("haListenPort", config.ha_host.port().to_string()),
+            ("haListenPort", ha_port.to_owned()),
             ("namesrvAddr", config.namesrv_addrs.join(";")),
             ("brokerRole", config.role.stock_name().to_owned()),
             ("flushDiskType", self.flush_disk_type().to_owned()),
