@@ -11,29 +11,15 @@ use crate::support::ha::{
     CAUGHT_UP_MAX, assert_shard_has, await_caught_up, await_text, compare_logs,
 };
 use crate::support::load::Load;
+use crate::support::net::in_own_network;
 use crate::support::process::Process;
 use crate::support::wire::{Conn, code, eventually};
 use crate::support::{TempDir, tempdir};
 use crate::{QUEUES, TOPIC, journal, spec, stream};
 
-const IN_NAMESPACE: &str = "RINGMQ_TEST_IN_NAMESPACE";
 const NAME_SERVERS: [u16; 2] = [9876, 9877];
 const MASTERS: [(&str, u16); 2] = [("broker-a", 10911), ("broker-b", 11111)];
 const SLAVES: [(&str, u16); 2] = [("broker-a-s", 11011), ("broker-b-s", 11211)];
-
-/// Runs the test `name` of this program in a network of its own; `true` if this is it.
-fn in_own_network(name: &str) -> bool {
-    if std::env::var_os(IN_NAMESPACE).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
-    command.arg(program).args([name, "--exact", "--nocapture"]).env(IN_NAMESPACE, "1");
-    let status = command.status().expect("unshare runs");
-    assert!(status.success(), "{name} in a network of its own: {status}");
-    false
-}
 
 fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))

@@ -4,18 +4,26 @@
 mod support;
 
 mod crowd;
+mod delays;
 mod deployments;
 mod diverge;
 mod full;
+mod idle;
+mod inner;
 mod kill;
 mod late;
 mod links;
+mod lost;
+mod memory;
+mod networks;
 mod promote;
 mod stock;
 mod stream;
 mod sync;
 mod tail;
 mod three;
+mod twins;
+mod wiped;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -110,6 +110,81 @@ fn what_was_committed_and_made_just_before_the_masters_death_is_at_its_slave() {
 }
 
 #[test]
+fn a_commit_that_was_answered_is_at_the_slave_however_soon_the_master_dies() {
+    let dir = tempdir("ha-commit");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    await_topic(&pair);
+    for round in 0..crate::support::rounds(4) {
+        let offset = u64::from(round) * 100 + 7;
+        await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+        let queue = (round % 2).to_string();
+        let text = offset.to_string();
+        let progress = [
+            ("consumerGroup", "readers"),
+            ("topic", TOPIC),
+            ("queueId", queue.as_str()),
+            ("commitOffset", text.as_str()),
+        ];
+        let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]);
+        pair.master.sigkill();
+        assert_eq!(done.expect("a reply").code, 0);
+        // What came before the end of the connection is taken before its end is seen.
+        await_text(pair.slave.address(0), "ringmqHaState", |state| state.contains("connecting"));
+        let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", queue.as_str())];
+        let reply = call(&pair, code::QUERY_CONSUMER_OFFSET, &asked, &[]);
+        assert_eq!((reply.code, reply.number("offset")), (0, offset as i64), "round {round}");
+        pair.master.start();
+    }
+}
+
+#[test]
+fn what_was_committed_at_the_slave_while_its_master_was_away_is_at_the_master_when_it_is_back() {
+    let dir = tempdir("ha-progress-back");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    await_topic(&pair);
+    let commit = |broker: &Broker, queue: &str, offset: &str| {
+        let progress = [
+            ("consumerGroup", "readers"),
+            ("topic", TOPIC),
+            ("queueId", queue),
+            ("commitOffset", offset),
+        ];
+        let mut conn = Conn::open(broker.address(0)).expect("a connection");
+        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
+        assert_eq!(done.code, 0);
+    };
+    let reached = |broker: &Broker, queue: &str, offset: i64| {
+        let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", queue)];
+        let known = eventually(CAUGHT_UP_MAX, || {
+            let mut conn = Conn::open(broker.address(0)).ok()?;
+            let reply = conn.call(code::QUERY_CONSUMER_OFFSET, &asked, &[]).ok()?;
+            (reply.code == 0 && reply.number("offset") == offset).then_some(())
+        });
+        assert!(known.is_some(), "{offset} of queue {queue} is not at {}", broker.address(0));
+    };
+    commit(&pair.master, "0", "10");
+    commit(&pair.master, "1", "90");
+    reached(&pair.slave, "1", 90);
+    pair.master.terminate(Duration::from_secs(20));
+    commit(&pair.slave, "0", "40");
+    // The master knows of more than this.
+    commit(&pair.slave, "1", "80");
+    pair.master.start();
+    reached(&pair.master, "0", 40);
+    reached(&pair.master, "1", 90);
+    // From here on the slave follows again, backwards too.
+    reached(&pair.slave, "1", 90);
+    commit(&pair.master, "0", "5");
+    reached(&pair.slave, "0", 5);
+    // The slave dies right after: consumers go on at the master.
+    pair.slave.sigkill();
+    reached(&pair.master, "0", 5);
+}
+
+#[test]
 fn a_slave_refuses_messages_and_changes_and_takes_over_progress_and_groups() {
     let dir = tempdir("ha-metadata");
     let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());

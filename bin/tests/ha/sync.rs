@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::ha::{Pair, assert_has_acknowledged, await_text};
-use crate::support::wire::{Conn, Reply, code, send_ext};
+use crate::support::wire::{Conn, Reply, code, frame, send_ext};
 use crate::support::{Options, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments};
 
@@ -69,6 +71,52 @@ fn a_synchronous_master_says_who_holds_a_message() {
     await_text(pair.master.address(0), "ringmqHaSlaves", |slaves| slaves == "0");
     let (reply, _) = send_one(&mut conn, "");
     assert_eq!(reply.code, 11, "{reply:?}");
+}
+
+/// More comes than this disk takes: nothing is stored, and it is no matter of slaves.
+fn is_busy(reply: &Reply) -> bool {
+    reply.code == 1 && reply.remark.as_deref().is_some_and(|why| why.contains("broker busy"))
+}
+
+#[test]
+fn sends_that_wait_are_acknowledged_in_the_midst_of_many_that_do_not() {
+    let dir = tempdir("ha-sync-mixed");
+    let pair =
+        Pair::start(dir.path(), "sync-master", crate::support::ha::QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    let address = pair.master.address(0);
+    let stop = Arc::new(AtomicBool::new(false));
+    let flooders = [1 << 10, 1 << 20].map(|bytes: usize| {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let mut conn = Conn::open(address).expect("a connection");
+            let ext = send_ext("g", TOPIC, "1", "WAIT\u{1}false", false);
+            // Some thousand a second, and ten: what a slave keeps up with.
+            let (window, pause_ms) = if bytes > 1 << 16 { (1, 100) } else { (32, 8) };
+            let frame = frame(code::SEND_MESSAGE_V2, 1, &ext, &vec![b'f'; bytes]);
+            let mut sent = 0u64;
+            while !stop.load(Ordering::SeqCst) {
+                (0..window).for_each(|_| conn.write(&frame).expect("a request"));
+                for _ in 0..window {
+                    let reply = conn.read_reply().expect("a reply");
+                    assert!(reply.code == 0 || is_busy(&reply), "{reply:?}");
+                    sent += u64::from(reply.code == 0);
+                }
+                std::thread::sleep(Duration::from_millis(pause_ms));
+            }
+            sent
+        })
+    });
+    let mut conn = Conn::open(address).expect("a connection");
+    let replies: Vec<Reply> = (0..60).map(|_| send_one(&mut conn, "").0).collect();
+    stop.store(true, Ordering::SeqCst);
+    let sent = flooders.map(|flooder| flooder.join().expect("a flooder"));
+    println!("{sent:?} that did not wait");
+    let others: Vec<&Reply> = replies.iter().filter(|reply| !is_busy(reply)).collect();
+    assert!(others.len() > 30 && others.iter().all(|reply| reply.code == 0), "{others:?}");
+    pair.await_caught_up();
+    pair.compare_logs();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Brokers and name servers of both kinds, started on free loopback ports, ready when they serve and are registered.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -64,6 +64,8 @@ pub struct Options {
     pub more_namesrvs: Vec<String>,
     /// More of the command line; for RingMQ alone.
     pub args: Vec<String>,
+    /// Begins the command line: what is to start the program, where it is to run; for RingMQ alone.
+    pub enter: Vec<String>,
     /// More keys of `broker.conf`; for stock alone.
     pub stock: Vec<String>,
 }
@@ -81,6 +83,7 @@ impl Default for Options {
             env: Vec::new(),
             more_namesrvs: Vec::new(),
             args: Vec::new(),
+            enter: Vec::new(),
             stock: Vec::new(),
         }
     }
@@ -100,8 +103,13 @@ impl NameServer {
     }
 
     pub fn start_at(target: Target, dir: &Path, port: u16) -> NameServer {
+        NameServer::start_on(target, dir, loopback(port))
+    }
+
+    /// The same at an address other than loopback, for RingMQ alone.
+    pub fn start_on(target: Target, dir: &Path, address: SocketAddr) -> NameServer {
         std::fs::create_dir_all(dir).expect("a directory for the name server");
-        let address = loopback(port);
+        let port = address.port();
         let command = match target.version() {
             Some(version) => peers::script(&["namesrv", version, &text(dir), &port.to_string()]),
             None => {
@@ -124,6 +132,10 @@ pub struct Broker {
     pub dir: PathBuf,
     /// Port of shard 0.
     pub port: u16,
+    /// Where its ports are.
+    pub host: IpAddr,
+    /// Where it listens, if not there alone.
+    pub listen: Option<IpAddr>,
     pub namesrv: SocketAddr,
     with_namesrv: bool,
     /// The name server beside a stock broker.
@@ -161,6 +173,8 @@ impl Broker {
         Broker {
             target,
             port,
+            host: Ipv4Addr::LOCALHOST.into(),
+            listen: None,
             dir: dir.to_owned(),
             namesrv: namesrv.unwrap_or_else(|| loopback(ports::single())),
             with_namesrv: namesrv.is_none(),
@@ -188,7 +202,7 @@ impl Broker {
     }
 
     pub fn address(&self, shard: u16) -> SocketAddr {
-        loopback(self.port + shard * ports::STRIDE)
+        SocketAddr::new(self.host, self.port + shard * ports::STRIDE)
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -267,11 +281,15 @@ impl Broker {
             self.options.config
         );
         std::fs::write(&config, body).expect("the configuration file");
-        let mut c = ringmq();
+        let mut c = entered(&self.options.enter, ringmq());
         c.arg(if self.with_namesrv { "standalone" } else { "broker" });
         c.args(["--config", &text(&config)]);
         c.args(["--data-dir", &text(&self.store_dir())]);
-        c.args(["--listen", &self.address(0).to_string()]);
+        let listen = SocketAddr::new(self.listen.unwrap_or(self.host), self.port);
+        c.args(["--listen", &listen.to_string()]);
+        if self.listen.is_some() {
+            c.args(["--advertise", &self.address(0).to_string()]);
+        }
         c.args(["--shards", &self.shards().to_string()]);
         c.args(["--durability", self.options.durability]);
         c.env("RINGMQ_TEST_FAULTS", &self.options.faults);
@@ -386,6 +404,15 @@ pub fn ringmq() -> Command {
     let mut c = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ringmq").into()));
     c.env_remove("NAMESRV_ADDR");
     c
+}
+
+/// A command, begun by another one that runs it elsewhere.
+fn entered(enter: &[String], command: Command) -> Command {
+    let Some((first, rest)) = enter.split_first() else { return command };
+    let mut outer = Command::new(first);
+    outer.args(rest).arg(command.get_program()).args(command.get_args());
+    outer.env_remove("NAMESRV_ADDR");
+    outer
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -21,6 +21,7 @@ pub mod later;
 pub mod link;
 pub mod load;
 pub mod mixed;
+pub mod net;
 pub mod peers;
 pub mod ports;
 pub mod process;
