@@ -54,7 +54,8 @@ pub enum ReactorError {
 /// How reactors are run.
 #[derive(Debug, Clone)]
 pub struct ReactorOptions {
-    /// Processors to pin to, in order; with more reactors than processors several share one.
+    /// Processors to pin to, in order; with more reactors than processors several share one. With fewer none is pinned: which ones are
+    /// free then depends on what else runs, another broker of this machine that would pin to the same ones among it.
     pub cpus: Vec<usize>,
     /// Silence after which a reactor is logged as stalled.
     pub stall: Duration,
@@ -121,9 +122,11 @@ where
         Metronome::start(options.stall).map_err(|error| start_error("metronome", error))?;
     let mut reactors = Reactors { threads: Vec::new(), metronome, metronome_thread };
     let alive = Arc::new(AtomicUsize::new(seats.len()));
+    let pinned = seats.len() >= options.cpus.len();
     for (index, seat) in seats.into_iter().enumerate() {
         let name = seat.name.clone();
         let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
+        let cpu = cpu.filter(|_| pinned);
         let start = Start {
             index,
             name: name.clone(),
