@@ -14,6 +14,8 @@ use crate::state::delay::SCHEDULE_TOPIC;
 const READ_BYTES: usize = 1 << 20;
 /// Records between two chances for other tasks.
 const RECORDS_A_TURN: u64 = 2_000;
+/// Records between two looks at whether something urgent waits: some ten microseconds.
+const RECORDS_A_LOOK: u64 = 32;
 
 /// What redoing found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,6 +75,8 @@ impl Shard {
             if redone.records.is_multiple_of(RECORDS_A_TURN) {
                 self.queues.poll();
                 glommio::executor().yield_task_queue_now().await;
+            } else if redone.records.is_multiple_of(RECORDS_A_LOOK) {
+                glommio::executor().yield_if_needed().await;
             }
         }
         Ok(Used::Bytes(at))

@@ -2,6 +2,7 @@
 
 use ringmq_engine::log::{Log, LogError};
 
+mod buffer;
 pub mod master;
 pub mod slave;
 mod socket;

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_lite::future::yield_now;
 use futures_lite::io::AsyncRead;
 use glommio::net::TcpStream;
 use glommio::timer::{Timer, sleep};
@@ -22,6 +23,7 @@ use ringmq_engine::store::{StoreError, WorkerGone};
 use ringmq_net::client::{ClientError, resolve};
 use ringmq_net::ha_term_frame::Capabilities;
 
+use super::buffer::Buffer;
 use super::crc_of;
 use super::socket::Outgoing;
 use crate::pair::{Body, Parsed, Retry, SlaveAction, SlaveLog, SlaveSession, Speech, Trouble};
@@ -226,9 +228,9 @@ struct Talk {
     began: Instant,
     out: Outgoing,
     /// The frame under way, as far as it has come.
-    frame: Vec<u8>,
+    frame: Buffer,
     /// The body under way, of a master whose bodies are checked.
-    body: Vec<u8>,
+    body: Buffer,
     next: Next,
     /// The log has no room for what comes next.
     full: bool,
@@ -358,7 +360,11 @@ impl Slave {
         loop {
             let changed = self.shard.log().changed();
             match self.shard.dispatch_followed().await {
-                Ok(0) => changed.await,
+                Ok(0) => {
+                    changed.await;
+                    // The report goes first: a producer waits for it.
+                    yield_now().await;
+                }
                 Ok(_) => glommio::executor().yield_if_needed().await,
                 Err(error) => return self.note(SlaveState::Halted(error.to_string())),
             }
@@ -579,8 +585,8 @@ impl Slave {
             session: SlaveSession::new(config, speech, 0),
             began: Instant::now(),
             out: Outgoing::default(),
-            frame: Vec::new(),
-            body: Vec::new(),
+            frame: Buffer::default(),
+            body: Buffer::default(),
             next: Next::Wait,
             full: false,
         };
@@ -674,7 +680,7 @@ impl Slave {
         match talk.next {
             Next::Whole(body) if talk.body.len() == body.len => {
                 // Before it is in the log: what is not what was sent never gets there.
-                let intact = body.is_intact(&talk.body);
+                let intact = body.is_intact(talk.body.bytes());
                 talk.session.body(talk.now(), intact)?;
                 talk.next = Next::Place { at: body.at, from: 0 };
                 Ok(true)
@@ -695,7 +701,7 @@ impl Slave {
         let now = talk.now();
         let (body, head) = {
             let terms = self.terms.list();
-            match talk.session.parse(now, &talk.frame, &self.view(&terms))? {
+            match talk.session.parse(now, talk.frame.bytes(), &self.view(&terms))? {
                 Parsed::Need(need) => {
                     let more = need > talk.frame.len();
                     talk.next = Next::Frame { need: need.max(talk.frame.len()) };
@@ -707,19 +713,19 @@ impl Slave {
                 }
                 Parsed::Metadata(body, len) => {
                     upstream.metadata(body);
-                    talk.frame.drain(..len.min(talk.frame.len()));
+                    talk.frame.consume(len);
                     talk.next = Next::Wait;
                     return Ok(true);
                 }
                 Parsed::Consumed(len) => {
-                    talk.frame.drain(..len.min(talk.frame.len()));
+                    talk.frame.consume(len);
                     talk.next = Next::Wait;
                     return Ok(true);
                 }
                 Parsed::Body(body, head) => (body, head),
             }
         };
-        talk.frame.drain(..head.min(talk.frame.len()));
+        talk.frame.consume(head);
         if let Some(term) = body.term {
             let mut list = self.terms.list().clone();
             list.append(term)?;
@@ -736,7 +742,8 @@ impl Slave {
             None => Next::Tail { at: body.at, left: body.len },
             Some(_) => {
                 let read = body.len.min(talk.frame.len());
-                talk.body.extend(talk.frame.drain(..read));
+                talk.body.extend(talk.frame.bytes().get(..read).unwrap_or_default());
+                talk.frame.consume(read);
                 Next::Whole(body)
             }
         };
@@ -745,7 +752,7 @@ impl Slave {
 
     /// Moves what was checked into the log, as far as there is room.
     fn place(&self, talk: &mut Talk, at: u64, from: usize) -> Result<bool, End> {
-        let bytes = talk.body.get(from..).unwrap_or_default();
+        let bytes = talk.body.bytes().get(from..).unwrap_or_default();
         let taken = self.take(at, bytes.len(), |place| {
             let len = place.len().min(bytes.len());
             match (place.get_mut(..len), bytes.get(..len)) {
@@ -835,15 +842,15 @@ impl Slave {
             Next::Frame { need } => {
                 let checked = talk.session.granted().has(Capabilities::FRAME_CRC);
                 let need = if checked { need.max(talk.frame.len() + AHEAD) } else { need };
-                let received = receive(&mut talk.frame, need, FRAME_STEP, |room| {
-                    stream.as_mut().poll_read(cx, room)
-                });
+                let received = talk
+                    .frame
+                    .receive(need, FRAME_STEP, |room| stream.as_mut().poll_read(cx, room));
                 received.map_err(End::from)
             }
             Next::Whole(body) => {
-                let received = receive(&mut talk.body, body.len, BODY_STEP, |room| {
-                    stream.as_mut().poll_read(cx, room)
-                });
+                let received = talk
+                    .body
+                    .receive(body.len, BODY_STEP, |room| stream.as_mut().poll_read(cx, room));
                 received.map_err(End::from)
             }
             Next::Tail { at, left } => {
@@ -876,22 +883,4 @@ impl Slave {
             self.took(len);
         }
     }
-}
-
-/// Receives behind what `buffer` has, up to `need` bytes of it and `step` at once.
-fn receive(
-    buffer: &mut Vec<u8>,
-    need: usize,
-    step: usize,
-    read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
-) -> Poll<io::Result<usize>> {
-    let have = buffer.len();
-    buffer.resize(need.min(have + step), 0);
-    let received = read(buffer.get_mut(have..).unwrap_or_default());
-    let len = match received {
-        Poll::Ready(Ok(len)) => len,
-        _ => 0,
-    };
-    buffer.truncate(have + len);
-    received
 }
