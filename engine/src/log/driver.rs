@@ -147,6 +147,10 @@ impl Shell {
 
     fn progress(&self) {
         self.changed.notify();
+        let on_visible = self.on_visible.borrow().clone();
+        if let Some(on_visible) = on_visible {
+            on_visible();
+        }
         let on_progress = self.on_progress.borrow().clone();
         if let Some(on_progress) = on_progress {
             let progress = {

@@ -64,6 +64,7 @@ pub struct LogStats {
 pub struct Log(pub(crate) Rc<Shell>);
 
 type OnProgress = Rc<dyn Fn(Progress)>;
+type OnVisible = Rc<dyn Fn()>;
 
 pub(crate) struct Parts {
     pub(crate) config: LogConfig,
@@ -92,6 +93,7 @@ pub(crate) struct Shell {
     pub(crate) flushes: Slot<FlushAction>,
     /// Something happened: an event of any kind.
     pub(crate) changed: Changed,
+    pub(crate) on_visible: RefCell<Option<OnVisible>>,
     pub(crate) on_progress: RefCell<Option<OnProgress>>,
     pub(crate) folder: RefCell<Folder>,
     pub(crate) zeroing: Cell<bool>,
@@ -121,6 +123,7 @@ impl Log {
             writes: Slot::new(),
             flushes: Slot::new(),
             changed: Changed::default(),
+            on_visible: RefCell::default(),
             on_progress: RefCell::default(),
             zeroing: Cell::new(false),
             not_made: RefCell::default(),
@@ -298,6 +301,12 @@ impl Log {
     /// It may append, kick and request flushes.
     pub fn on_progress(&self, f: Box<dyn Fn(Progress)>) {
         *self.0.on_progress.borrow_mut() = Some(Rc::from(f));
+    }
+
+    /// Sets who is told, on this reactor, after each completed write or flush and before [`Log::on_progress`] is: somebody far away for
+    /// whom bytes are to leave first. Replaces the former one.
+    pub fn on_visible(&self, f: impl Fn() + 'static) {
+        *self.0.on_visible.borrow_mut() = Some(Rc::new(f));
     }
 
     // ---- looking ----
@@ -504,6 +513,7 @@ impl Log {
             task.await;
         }
         shell.calls.house.stop();
+        *shell.on_visible.borrow_mut() = None;
         *shell.on_progress.borrow_mut() = None;
         result
     }

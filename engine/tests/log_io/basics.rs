@@ -1,5 +1,7 @@
 //! Writing, reading back, rolling, closing and opening again.
 
+use std::{cell::RefCell, rc::Rc};
+
 use ringmq_engine::log::{Log, ReadHint};
 
 use crate::support::{
@@ -53,5 +55,30 @@ fn what_was_written_over_several_segments_reads_back_hot_and_cold_and_after_a_cl
             read_back(&log, one, ReadHint::EXACT).await.unwrap();
         }
         log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn who_passes_bytes_on_is_told_of_what_is_visible_before_anybody_else_is() {
+    let dir = disk_dir();
+    let store = dir.path().to_path_buf();
+    on_reactor(move || async move {
+        let (log, _) = Log::open(config(&store)).await.unwrap();
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let (first, then) = (Rc::clone(&told), Rc::clone(&told));
+        let seen = log.clone();
+        log.on_visible(move || first.borrow_mut().push(("passing on", seen.visible())));
+        log.on_progress(Box::new(move |progress| {
+            then.borrow_mut().push(("dispatching", progress.offsets.visible));
+        }));
+        fill(&log, 0, 50).await;
+        let end = log.appended();
+        log.close().await.unwrap();
+        let told = told.borrow();
+        assert!(told.len() >= 2 && told.len() % 2 == 0, "{told:?}");
+        for pair in told.chunks(2) {
+            assert_eq!(pair, [("passing on", pair[0].1), ("dispatching", pair[0].1)]);
+        }
+        assert_eq!(told.last().map(|(_, visible)| *visible), Some(end));
     });
 }

@@ -430,6 +430,18 @@ impl MasterSession {
         self.stream(now_ms, log)
     }
 
+    /// The log bytes that [`MasterSession::next`] would ask for, first offset and at most so many, if nothing else comes before them.
+    /// Nothing changes.
+    pub fn due(&self, log: &MasterLog<'_>) -> Option<(u64, u32)> {
+        let waits = self.closed
+            || self.writing
+            || !(self.events.is_empty() && self.queries.is_empty())
+            || !(self.output.is_empty() && self.metadata.is_empty());
+        let from = self.side.next().filter(|_| self.state == PeerState::Streaming && !waits)?;
+        let there = (log.range.min..log.range.max).contains(&from);
+        there.then(|| (from, self.frame_max(from, log)))
+    }
+
     fn look_at_the_clock(&mut self, now_ms: u64) {
         let patience = ms(self.config.timing.housekeeping);
         if self.closed {

@@ -1,7 +1,8 @@
 //! The HA port of a master: one task per slave, which sends what becomes visible and hears what is held.
 //!
 //! A frame is one slice of the log, from a block in memory or an aligned read, and goes to the socket by one `sendmsg` with its head.
-//! The next slice is taken when the former is sent: a slow or stopped slave holds one, and delays nobody.
+//! The next slice is taken when the former is sent. Of what is not in memory any more, one read is under way meanwhile: a slow or stopped
+//! slave holds two of them, and delays nobody.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,9 +10,9 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_lite::io::AsyncRead;
@@ -22,6 +23,7 @@ use ringmq_net::ha_term_frame::Capabilities;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::crc_of;
+use super::feed::Feed;
 use super::socket::Outgoing;
 use crate::gate::{PeerId, SyncGate};
 use crate::pair::{MasterAction, MasterClose, MasterLog, MasterSession};
@@ -37,6 +39,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 const PEERS_MAX: usize = 64;
 /// Pieces of metadata that wait for a slave that does not take them.
 const METADATA_WAITING_MAX: usize = 256;
+/// Frames that leave at once for a slave; a write brings one or two.
+const PUSHED_FRAMES_MAX: usize = 4;
 /// Room for reports: what a slave sends while one frame is on its way to it.
 const REPORTS_BYTES: usize = 4096;
 
@@ -85,6 +89,20 @@ pub struct Peer {
     /// It is a slave of its own, with the id of another one.
     second: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// While its task waits.
+    line: Cell<Option<Line>>,
+    /// There is something new for its task.
+    stirred: Cell<bool>,
+}
+
+/// What goes over a connection.
+struct Line {
+    session: MasterSession,
+    out: Outgoing,
+    feed: Feed,
+    began: Instant,
+    /// The list of terms that the session is for.
+    terms: u64,
 }
 
 impl Peer {
@@ -133,6 +151,16 @@ impl Peer {
         self.second.get()
     }
 
+    fn wake(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn has_metadata(&self) -> bool {
+        self.missed.get() || !self.metadata.borrow().is_empty()
+    }
+
     fn takes_metadata(&self) -> bool {
         let granted = self.granted.get().is_some_and(|all| all.has(Capabilities::METADATA));
         granted && *self.state.borrow() == PeerState::Streaming
@@ -174,6 +202,37 @@ enum End {
     Socket(#[from] io::Error),
     #[error("{0}")]
     Log(#[from] LogError),
+}
+
+impl Line {
+    fn poll(
+        &mut self,
+        peer: &Peer,
+        stream: &mut TcpStream,
+        reports: &mut [u8],
+        tick: &mut Timer,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Woke, End>> {
+        *peer.waker.borrow_mut() = Some(cx.waker().clone());
+        if peer.has_metadata() && self.session.has_room_for_metadata() {
+            return Poll::Ready(Ok(Woke::Changed));
+        }
+        match Pin::new(&mut *stream).poll_read(cx, reports) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
+            Poll::Ready(Ok(len)) => return Poll::Ready(Ok(Woke::Received(len))),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+            Poll::Pending => {}
+        }
+        if !self.out.is_done()
+            && let Poll::Ready(result) = self.out.poll_send(stream, cx)
+        {
+            return Poll::Ready(result.map(|()| Woke::Sent).map_err(End::from));
+        }
+        if self.out.is_done() && peer.stirred.take() {
+            return Poll::Ready(Ok(Woke::Changed));
+        }
+        Pin::new(tick).poll(cx).map(|_| Ok(Woke::Tick))
+    }
 }
 
 /// What a connection woke for.
@@ -221,6 +280,12 @@ impl Master {
         // SAFETY: the descriptor is open and ownership passes to the listener.
         let listener = unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) };
         glommio::spawn_local(Rc::clone(&master).accept(listener)).detach();
+        let weak = Rc::downgrade(&master);
+        master.log.on_visible(move || {
+            if let Some(master) = weak.upgrade() {
+                master.push();
+            }
+        });
         Ok(master)
     }
 
@@ -258,9 +323,7 @@ impl Master {
             } else if !peer.missed.get() {
                 waiting.push_back(Rc::clone(&body));
             }
-            if let Some(waker) = peer.waker.take() {
-                waker.wake();
-            }
+            peer.wake();
         }
     }
 
@@ -329,6 +392,8 @@ impl Master {
             replaced: Cell::new(None),
             second: Cell::new(false),
             waker: RefCell::default(),
+            line: Cell::default(),
+            stirred: Cell::new(false),
         });
         self.peers.borrow_mut().push(Rc::clone(&peer));
         tracing::info!(slave = %addr, "a slave has connected");
@@ -351,69 +416,107 @@ impl Master {
 
     async fn talk(&self, stream: &mut TcpStream, peer: &Peer) -> Result<(), End> {
         let timing = self.config.timing;
-        let began = Instant::now();
         let config = crate::pair::MasterConfig {
             timing,
             stock_batch_bytes: self.config.batch_bytes,
             metadata: self.config.metadata,
         };
-        let mut session = MasterSession::new(config, 0);
-        let changes = self.terms.changes();
+        let mut line = Line {
+            session: MasterSession::new(config, 0),
+            out: Outgoing::default(),
+            feed: Feed::default(),
+            began: Instant::now(),
+            terms: self.terms.changes(),
+        };
         let mut reports = [0; REPORTS_BYTES];
-        let mut out = Outgoing::default();
         let mut tick = Timer::new(timing.tick());
         loop {
-            if self.terms.changes() != changes {
+            if self.terms.changes() != line.terms {
                 return Err(End::Terms);
             }
-            let mut changed = pin!(self.log.changed());
-            self.act(&mut session, peer, &mut out, began).await?;
-            if self.pass_metadata(&mut session, peer) {
+            self.act(&mut line, peer).await?;
+            if self.pass_metadata(&mut line.session, peer) {
                 continue;
             }
+            peer.line.set(Some(line));
             let woke = poll_fn(|cx| {
-                *peer.waker.borrow_mut() = Some(cx.waker().clone());
-                let waits = peer.missed.get() || !peer.metadata.borrow().is_empty();
-                if waits && session.has_room_for_metadata() {
-                    return Poll::Ready(Ok(Woke::Changed));
-                }
-                match Pin::new(&mut *stream).poll_read(cx, &mut reports) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(End::Closed)),
-                    Poll::Ready(Ok(len)) => return Poll::Ready(Ok(Woke::Received(len))),
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                    Poll::Pending => {}
-                }
-                if !out.is_done() {
-                    if let Poll::Ready(result) = out.poll_send(stream, cx) {
-                        return Poll::Ready(result.map(|()| Woke::Sent).map_err(End::from));
-                    }
-                } else if changed.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Ok(Woke::Changed));
-                }
-                Pin::new(&mut tick).poll(cx).map(|_| Ok(Woke::Tick))
+                let Some(mut line) = peer.line.take() else { return Poll::Ready(Err(End::Closed)) };
+                let woke = line.poll(peer, stream, &mut reports, &mut tick, cx);
+                peer.line.set(Some(line));
+                woke
             })
             .await?;
+            let Some(taken) = peer.line.take() else { return Err(End::Closed) };
+            line = taken;
+            let session = &mut line.session;
             match woke {
                 Woke::Received(len) => {
                     let bytes = reports.get(..len).unwrap_or_default();
-                    session.received(since(began), bytes, &self.view(&self.terms.list()));
+                    session.received(since(line.began), bytes, &self.view(&self.terms.list()));
                     peer.reports.set(session.reports());
                     peer.slave.set(session.slave());
                     peer.granted.set(session.speaks_terms().then(|| session.granted()));
                 }
-                Woke::Sent => {
-                    session.sent(since(began));
-                    let waits = peer.missed.get() || !peer.metadata.borrow().is_empty();
-                    if !waits && !session.has_metadata_waiting() {
-                        peer.passed.set(self.told.get());
-                        self.wake_waiting();
-                    }
-                }
+                Woke::Sent => self.sent(session, peer, since(line.began)),
                 Woke::Changed => {}
                 Woke::Tick => tick = Timer::new(timing.tick()),
             }
             // Neither one that takes all at once nor one that reports without end keeps the reactor from the others.
             glommio::executor().yield_if_needed().await;
+        }
+    }
+
+    /// Something has become visible: whoever waits for it gets it at once, before it is dispatched and answered here and before whatever
+    /// else waits for the reactor. What that does not do is left to the slave's task.
+    fn push(&self) {
+        let peers = self.peers.borrow();
+        for peer in peers.iter() {
+            // Its task is at it and finds what is new, or goes on when the socket takes more.
+            let Some(mut line) = peer.line.take() else { continue };
+            let left = line.out.is_done() && !self.push_to(peer, &mut line);
+            peer.line.set(Some(line));
+            if left {
+                peer.stirred.set(true);
+                peer.wake();
+            }
+        }
+    }
+
+    /// Whether nothing is left to do for its task.
+    fn push_to(&self, peer: &Peer, line: &mut Line) -> bool {
+        let terms = self.terms.list();
+        let mut frames = 0;
+        loop {
+            let view = self.view(&terms);
+            if line.session.next_offset().is_none_or(|next| next >= view.range.max) {
+                return true;
+            }
+            if frames == PUSHED_FRAMES_MAX
+                || peer.has_metadata()
+                || self.terms.changes() != line.terms
+            {
+                return false;
+            }
+            let due = line.session.due(&view);
+            let bytes = due.and_then(|(from, max)| self.log.hot_from(from, max as usize));
+            let Some(slice) = bytes else { return false };
+            let head = line.session.frame(slice.bytes(), &view);
+            line.out.put(head.bytes(), Some(slice));
+            peer.sent.set(line.session.next_offset().unwrap_or(0));
+            if !line.out.send_at_once(peer.fd.get()) {
+                return false;
+            }
+            self.sent(&mut line.session, peer, since(line.began));
+            frames += 1;
+        }
+    }
+
+    /// What was being sent is sent.
+    fn sent(&self, session: &mut MasterSession, peer: &Peer, now_ms: u64) {
+        session.sent(now_ms);
+        if !peer.has_metadata() && !session.has_metadata_waiting() {
+            peer.passed.set(self.told.get());
+            self.wake_waiting();
         }
     }
 
@@ -433,20 +536,15 @@ impl Master {
     }
 
     /// Does what the session wants, until it wants nothing more.
-    async fn act(
-        &self,
-        session: &mut MasterSession,
-        peer: &Peer,
-        out: &mut Outgoing,
-        began: Instant,
-    ) -> Result<(), End> {
+    async fn act(&self, line: &mut Line, peer: &Peer) -> Result<(), End> {
+        let Line { session, out, feed, began, .. } = line;
         loop {
-            let action = session.next(since(began), &self.view(&self.terms.list()));
+            let action = session.next(since(*began), &self.view(&self.terms.list()));
             match action {
                 None => return Ok(()),
                 Some(MasterAction::Send(bytes)) => out.put(&bytes, None),
                 Some(MasterAction::Data { from, max }) => {
-                    let slice = match self.log.stream(from, max as usize).await {
+                    let slice = match feed.take(&self.log, from, max as usize).await {
                         Ok(Some(slice)) => slice,
                         Ok(None) => return Ok(()),
                         // Deleted meanwhile: the session sees that, and says so.

@@ -3,6 +3,7 @@
 use ringmq_engine::log::{Log, LogError};
 
 mod buffer;
+mod feed;
 pub mod master;
 pub mod slave;
 mod socket;

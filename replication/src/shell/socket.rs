@@ -1,7 +1,7 @@
 //! One `sendmsg` for a frame's head and its slices, without a copy; what the socket does not take waits for room.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -51,6 +51,25 @@ impl Outgoing {
         [head, body.get(self.sent.saturating_sub(head_len)..).unwrap_or_default()]
     }
 
+    /// Sends as much as the socket takes at once. Whether that is all; what it is not, and why, [`Outgoing::poll_send`] finds out.
+    pub(super) fn send_at_once(&mut self, fd: RawFd) -> bool {
+        if let Ok(sent) = send_now(fd, self.rest()) {
+            self.sent += sent;
+        }
+        let done = self.is_done();
+        if done {
+            self.let_go();
+        }
+        done
+    }
+
+    /// The memory of a block is not kept for longer than it is sent.
+    fn let_go(&mut self) {
+        self.body = None;
+        self.head.clear();
+        self.sent = 0;
+    }
+
     /// Sends as much as the socket takes. Ready when all of it is sent.
     pub(super) fn poll_send(
         &mut self,
@@ -77,10 +96,7 @@ impl Outgoing {
             }
             self.sent += sent;
         }
-        // The memory of a block is not kept for longer than it is sent.
-        self.body = None;
-        self.head.clear();
-        self.sent = 0;
+        self.let_go();
         Poll::Ready(Ok(()))
     }
 }

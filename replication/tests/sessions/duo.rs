@@ -147,7 +147,17 @@ impl Duo {
 
     fn master_turn(&mut self, session: &mut MasterSession, down: &mut Vec<u8>) -> bool {
         let mut moved = false;
-        while let Some(action) = session.next(0, &self.master.master()) {
+        loop {
+            let due = session.due(&self.master.master());
+            let Some(action) = session.next(0, &self.master.master()) else {
+                assert_eq!(due, None, "nothing is due");
+                return moved;
+            };
+            let data = match &action {
+                MasterAction::Data { from, max } => Some((*from, *max)),
+                _ => None,
+            };
+            assert_eq!(due, data, "log bytes are due when they come next, and only then");
             moved = true;
             match action {
                 MasterAction::Send(bytes) => {
@@ -172,7 +182,6 @@ impl Duo {
                 MasterAction::State(_) | MasterAction::Close(_) => {}
             }
         }
-        moved
     }
 
     /// One thing that the slave does; `Cut` ends the connection.

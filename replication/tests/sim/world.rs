@@ -518,12 +518,14 @@ impl World {
                 served.writing = false;
                 served.session.sent(self.now);
             }
+            let due = served.session.due(&view);
             match served.session.next(self.now, &view)? {
                 MasterAction::Send(bytes) => {
                     served.writing = true;
                     self.push_down(link, bytes);
                 }
                 MasterAction::Data { from, max } => {
+                    assert_eq!(due, Some((from, max)), "seed {}: what leaves at once", self.seed);
                     let end = held.min(from + 1 + self.random.below(u64::from(max)));
                     let body = node.log.bytes[from as usize..end as usize].to_vec();
                     let head = served.session.frame(&body, &view);
