@@ -316,10 +316,24 @@ fn every_field_report_has_a_row_and_every_test_named_there_exists() {
     assert_eq!(ids, expected);
 }
 
+#[test]
+fn every_test_that_the_page_on_replication_names_exists() {
+    let sources = rust_sources();
+    let document = read("docs/replication.md");
+    let names = document.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
+    let names = names.flat_map(|cell| cell.split(", ")).map(|name| name.trim_matches('`'));
+    let tests: Vec<&str> = names.filter(|name| name.contains("::")).collect();
+    assert!(tests.len() > 20, "{tests:?}");
+    for test in tests {
+        assert!(exists(test, &sources), "there is no test {test}");
+    }
+}
+
 /// Every source file of the workspace, by its path below the root.
 fn rust_sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut dirs = ["bin", "engine", "net", "loadtest"].map(|dir| root().join(dir)).to_vec();
+    let mut dirs =
+        ["bin", "engine", "net", "loadtest", "replication"].map(|dir| root().join(dir)).to_vec();
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
         {
@@ -341,7 +355,7 @@ fn exists(test: &str, sources: &[(String, String)]) -> bool {
     let function = format!("fn {}(", words.pop().expect("a name"));
     let place = match words.first().copied() {
         Some("ringmq") => "bin/src/".to_owned(),
-        Some(part @ ("engine" | "net" | "loadtest")) => format!("{part}/"),
+        Some(part @ ("engine" | "net" | "loadtest" | "replication")) => format!("{part}/"),
         Some(program) => format!("bin/tests/{program}/"),
         None => return false,
     };

@@ -45,7 +45,8 @@ fn an_old_master_that_is_ahead_is_cut_where_it_parts_and_follows_the_new_one() {
         ("commitOffset", "1000000"),
     ];
     assert_eq!(conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply").code, 0);
-    pair.master.sigkill();
+    // It stops in order, so that its consumers' progress is in its file.
+    pair.master.terminate(STOP_MAX);
     role(&mut pair.slave, &MASTER);
     pair.slave.start();
     send(&pair.slave, &journal, 1_000);
@@ -60,6 +61,14 @@ fn an_old_master_that_is_ahead_is_cut_where_it_parts_and_follows_the_new_one() {
     assert!(compare_logs(&pair.slave.store_dir(), &pair.master.store_dir()) > 1 << 20);
     assert_eq!(terms(&pair.master), terms(&pair.slave));
     assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
+    // Its consumer went beyond the cut: it is back at the queue's end there, and what came since is not passed by.
+    let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+    let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "0")];
+    let reply = conn.call(code::QUERY_CONSUMER_OFFSET, &asked, &[]).expect("a reply");
+    let queue = [("topic", TOPIC), ("queueId", "0")];
+    let max = conn.call(code::GET_MAX_OFFSET, &queue, &[]).expect("a reply").number("offset");
+    let offset = reply.number("offset");
+    assert!(reply.code == 0 && (1..max).contains(&offset), "{reply:?}, the queue ends at {max}");
     // What was cut is kept.
     let cut = runtime(pair.master.address(0)).remove("ringmqHaCut").expect("a cut");
     let kept = cut.split("kept=").nth(1).expect("a file");

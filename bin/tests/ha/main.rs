@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chain;
+mod consumers;
 mod crowd;
 mod delays;
 mod deployments;

@@ -7,7 +7,7 @@ use crate::support::ha::{
     QUICK, assert_has_acknowledged, await_caught_up, compare_logs, number, segments,
 };
 use crate::support::{Broker, Options, Target, have, peers, tempdir};
-use crate::{QUEUES, TOPIC, journal, send, small_segments, stream};
+use crate::{QUEUES, TOPIC, consumers, journal, send, small_segments, stream};
 
 /// A stock broker's clients find out about it by these, and it is sooner there.
 const STOCK: [&str; 3] =
@@ -63,6 +63,7 @@ fn a_stock_slave_behind_a_ringmq_master_has_every_byte_and_serves_it() {
     stream::await_topic_at(&slave);
     master.sigkill();
     assert_has_acknowledged(&slave, TOPIC, QUEUES, &journal);
+    consumers::assert_a_consumer_reads_all(&slave, dir.path(), &journal);
     slave.sigkill();
     assert!(compare_logs(&master.store_dir(), &slave.store_dir()) > 2 << 20);
 }
@@ -91,6 +92,7 @@ fn a_ringmq_slave_behind_a_stock_master_has_every_byte_and_serves_it() {
     stream::await_topic_at(&slave);
     master.sigkill();
     assert_has_acknowledged(&slave, TOPIC, QUEUES, &journal);
+    consumers::assert_a_consumer_reads_all(&slave, dir.path(), &journal);
     slave.sigkill();
     assert!(compare_logs(&master.store_dir(), &slave.store_dir()) > 2 << 20);
 }

@@ -51,12 +51,21 @@ pub(crate) fn await_topic_at(slave: &Broker) {
 
 /// One shard knows the topic.
 pub(crate) fn await_topic_on(slave: SocketAddr) {
+    await_topic_named(slave, TOPIC);
+}
+
+/// The slave knows a topic.
+pub(crate) fn await_at(slave: &Broker, topic: &str) {
+    (0..slave.shards()).for_each(|shard| await_topic_named(slave.address(shard), topic));
+}
+
+fn await_topic_named(slave: SocketAddr, topic: &str) {
     let known = eventually(CAUGHT_UP_MAX, || {
         let mut conn = Conn::open(slave).ok()?;
         let reply = conn.call(code::GET_ALL_TOPIC_CONFIG, &[], &[]).ok()?;
-        String::from_utf8_lossy(&reply.body).contains(TOPIC).then_some(())
+        String::from_utf8_lossy(&reply.body).contains(topic).then_some(())
     });
-    assert!(known.is_some(), "{TOPIC} does not reach the slave at {slave}");
+    assert!(known.is_some(), "{topic} does not reach the slave at {slave}");
 }
 
 fn call(pair: &Pair, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Reply {

@@ -21,8 +21,10 @@ pub fn in_own_network(name: &str) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
     command.arg(program).args([name, "--exact", "--nocapture"]).env(IN_NAMESPACE, "1");
-    let status = command.status().expect("unshare runs");
-    assert!(status.success(), "{name} in a network of its own: {status}");
+    let out = command.output().expect("unshare runs");
+    let text = [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    println!("{}", text.join("\n"));
+    assert!(out.status.success(), "{name} in a network of its own: {}", out.status);
     false
 }
 
