@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) route_interval: Duration,
     pub(crate) default_queues: i32,
+    pub(crate) credentials: Option<crate::Credentials>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<crate::Tls>,
 }
@@ -120,6 +121,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Signs every request, for brokers with `aclEnable`; none is unless set. A broker that does not take a signature, or whose account lacks a
+    /// permission, answers [`Error::Refused`] with code 1 and the reason. A signature does not hide anything: that takes TLS.
+    pub fn credentials(mut self, credentials: crate::Credentials) -> Self {
+        self.config.credentials = Some(credentials);
+        self
+    }
+
     /// Encrypts every connection, to name servers and brokers alike; none is unless set.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: crate::Tls) -> Self {
@@ -190,6 +198,7 @@ impl Client {
             heartbeat_interval: Duration::from_secs(30),
             route_interval: Duration::from_secs(30),
             default_queues: 4,
+            credentials: None,
             #[cfg(feature = "tls")]
             tls: None,
         };

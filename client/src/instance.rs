@@ -80,7 +80,8 @@ impl Instance {
         let tls = config.tls.as_ref().map(crate::Tls::connector).transpose()?;
         let instance = Arc::new_cyclic(|me: &Weak<Instance>| {
             let handler: Weak<dyn Handler> = me.clone();
-            let remoting = Remoting::new(config.limits, handler);
+            let remoting =
+                Remoting::new(config.limits, handler).with_credentials(config.credentials.clone());
             #[cfg(feature = "tls")]
             let remoting = remoting.with_tls(tls);
             let remoting = Arc::new(remoting);

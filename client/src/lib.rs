@@ -85,6 +85,8 @@
 //! `tls` (off): `ClientBuilder::tls` with a `Tls`, by rustls. Stock brokers and name servers take TLS on their ordinary port; RingMQ's
 //! do not yet.
 //!
+//! Requests are signed for brokers that ask who sends them with [`ClientBuilder::credentials`].
+//!
 //! What happens is told to [`tracing`]: a span `send` with topic and id around each send, events at `debug` for what mends
 //! itself and at `warn` for what does not. Bodies are never logged.
 
@@ -108,6 +110,7 @@ mod producer;
 mod remoting;
 mod route;
 mod serve;
+mod signing;
 mod validate;
 
 pub use ringmq_net as protocol;
@@ -133,4 +136,5 @@ pub use producer::{
 #[cfg(feature = "tls")]
 pub use remoting::tls::Tls;
 pub use route::TopicRoute;
+pub use signing::Credentials;
 pub use validate::{GROUP_CHARS_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX};

@@ -28,6 +28,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Handler;
 use crate::error::{Error, Result};
+use crate::signing::Credentials;
 
 /// Frames that wait for the writer, at most; their bytes have a bound of their own.
 const OUT_FRAMES_MAX: usize = 1024;
@@ -84,6 +85,7 @@ pub(crate) struct Connection {
     frames_read: AtomicU64,
     stop: watch::Sender<bool>,
     handler: Weak<dyn Handler>,
+    credentials: Option<Arc<Credentials>>,
     idle: Duration,
 }
 
@@ -92,9 +94,9 @@ impl Connection {
     pub(crate) fn start(
         addr: Arc<str>,
         stream: Stream,
-        window: usize,
-        idle: Duration,
+        (window, idle): (usize, Duration),
         handler: Weak<dyn Handler>,
+        credentials: Option<Arc<Credentials>>,
     ) -> Arc<Connection> {
         let (out, frames) = mpsc::channel(OUT_FRAMES_MAX);
         let (stop, stopped) = watch::channel(false);
@@ -112,6 +114,7 @@ impl Connection {
             frames_read: AtomicU64::new(0),
             stop,
             handler,
+            credentials,
             idle,
         });
         tokio::spawn(read_loop(connection.clone(), stream.read, stopped.clone()));
@@ -216,8 +219,15 @@ impl Connection {
 
     /// Queues a request for the writer; false when the connection has ended, and nothing was written.
     async fn put(&self, command: &Command, opaque: i32, flag: i32) -> Result<bool> {
-        let ext: Vec<(&str, ExtValue<'_>)> =
-            command.ext.iter().map(|(name, value)| (name.as_ref(), ExtValue::Str(value))).collect();
+        let own = command.ext.iter().map(|(name, value)| (name.as_ref(), value.as_str()));
+        let signed = match &self.credentials {
+            Some(credentials) => credentials.sign(own.clone(), &command.body),
+            None => Vec::new(),
+        };
+        let ext: Vec<(&str, ExtValue<'_>)> = match signed.is_empty() {
+            true => own.map(|(name, value)| (name, ExtValue::Str(value))).collect(),
+            false => signed.iter().map(|(name, value)| (*name, ExtValue::Str(value))).collect(),
+        };
         let head = RequestHead {
             serialize: SerializeType::Json,
             code: command.code,

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::deadline::deadline;
 use crate::error::{Error, Result};
+use crate::signing::Credentials;
 use connection::{Connection, Stream};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -85,6 +86,7 @@ pub(crate) struct Remoting {
     /// `None` once it is closed.
     slots: Mutex<Option<HashMap<String, Arc<Slot>>>>,
     handler: Weak<dyn Handler>,
+    credentials: Option<Arc<Credentials>>,
     #[cfg(feature = "tls")]
     tls: Option<tls::Connector>,
 }
@@ -95,9 +97,16 @@ impl Remoting {
             limits,
             slots: Mutex::new(Some(HashMap::new())),
             handler,
+            credentials: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
+    }
+
+    /// With a signature on every request.
+    pub(crate) fn with_credentials(mut self, credentials: Option<Credentials>) -> Remoting {
+        self.credentials = credentials.map(Arc::new);
+        self
     }
 
     /// With TLS on every connection.
@@ -229,7 +238,13 @@ impl Remoting {
     ) -> Result<Arc<Connection>> {
         let Limits { window, idle, .. } = self.limits;
         let handler = self.handler.clone();
-        let connection = Connection::start(slot.addr.clone(), stream, window, idle, handler);
+        let connection = Connection::start(
+            slot.addr.clone(),
+            stream,
+            (window, idle),
+            handler,
+            self.credentials.clone(),
+        );
         backoff.until = None;
         *slot.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
         // The client may have been closed meanwhile; then nobody would end this one.
