@@ -60,6 +60,9 @@ struct Status {
     replicated: Option<u64>,
     /// Connected slaves.
     slaves: Vec<SlaveStatus>,
+    /// The slave whose connection ended last, and why it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_ended: Option<String>,
     /// A slave's own view.
     #[serde(skip_serializing_if = "Option::is_none")]
     following: Option<Following>,
@@ -84,6 +87,9 @@ struct Following {
     state: String,
     reported: Option<u64>,
     lag_bytes: Option<u64>,
+    /// Why the last connection that ended did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
 }
 
 impl Status {
@@ -95,6 +101,7 @@ impl Status {
             state,
             reported: number("ringmqHaReported"),
             lag_bytes: number("ringmqHaLagBytes"),
+            last_error: text("ringmqHaLastError"),
         });
         // Slaves are numbered without a gap.
         let slaves = (0..).map_while(|at| table.get(&format!("ringmqHaSlave_{at}")));
@@ -103,6 +110,7 @@ impl Status {
             log_end: number("commitLogMaxOffset"),
             replicated: number("ringmqHaReplicated"),
             slaves: slaves.map(|line| SlaveStatus::read(line)).collect(),
+            last_ended: text("ringmqHaLastEnded"),
             following,
         }
     }
@@ -180,6 +188,9 @@ impl fmt::Display for Member {
                 known(following.reported),
                 known(following.lag_bytes),
             )?;
+            if let Some(why) = &following.last_error {
+                writeln!(f, "        last error: {why}")?;
+            }
         }
         for slave in &status.slaves {
             writeln!(
@@ -195,6 +206,9 @@ impl fmt::Display for Member {
                 slave.figure("lagMs"),
                 if slave.is_second() { ": another slave has the same id" } else { "" },
             )?;
+        }
+        if let Some(ended) = &status.last_ended {
+            writeln!(f, "    last connection that ended: {ended}")?;
         }
         Ok(())
     }
@@ -304,7 +318,12 @@ mod tests {
             ("ringmqHaReported", "55"),
             ("ringmqHaLagBytes", "0"),
         ]);
-        assert!(Status::read(&told).is_well());
+        told.insert("ringmqHaLastError".to_owned(), "10.0.0.1:10912: it was silent".to_owned());
+        let status = Status::read(&told);
+        assert!(status.is_well(), "it follows again");
+        let told_of = Told::Status(status);
+        let member = Member { broker: None, address: "s:1".to_owned(), told: told_of }.to_string();
+        assert!(member.contains("last error: 10.0.0.1:10912: it was silent\n"), "{member}");
         told.insert("ringmqHaState".to_owned(), "connecting: Connection refused".to_owned());
         assert!(!Status::read(&told).is_well());
     }

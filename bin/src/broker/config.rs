@@ -24,6 +24,8 @@ pub(super) struct BrokerConfig {
     pub(super) broker_id: u64,
     pub(super) role: Role,
     pub(super) ha: HaSection,
+    /// Shards of this process.
+    pub(super) shards: usize,
     /// Where slaves connect to.
     pub(super) ha_listen: SocketAddr,
     /// The configured HA address of this shard's master.
@@ -91,6 +93,7 @@ impl BrokerConfig {
             ha_master: plan.ha_master.clone(),
             store_host: plan.advertise,
             told: plan.told.clone(),
+            shards: settings.shards.len(),
             told_ha: plan.told_ha.clone(),
             listen: plan.listen,
             vip: plan.vip,

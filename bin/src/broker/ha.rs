@@ -32,6 +32,8 @@ use crate::metrics::{FollowerCounts, ShardSnapshot, SlaveCounts};
 const HELLO_KEY: &str = "ringmqHaHello";
 /// The same for the random id of its log's last term.
 const TERM_ID_KEY: &str = "ringmqHaTermId";
+/// The same for how many shards its process has.
+const SHARDS_KEY: &str = "ringmqShards";
 
 /// The parts of a shard that know other brokers of its group.
 pub(super) struct Ha {
@@ -213,7 +215,7 @@ impl Broker {
             // Something between both passes the log on: the operator says that it is the log of the group's master.
             MasterKind::Unknown => of.heard.addr.clone(),
             // Clients may be told of an address that brokers do not reach each other by (stock: brokerIP1 and brokerIP2).
-            MasterKind::RingMq | MasterKind::Stock => port_below(&of.ha_addr, 1),
+            _ => port_below(&of.ha_addr, 1),
         }
     }
 
@@ -333,6 +335,7 @@ impl Broker {
             table.insert(key, value);
         };
         put(HELLO_KEY.to_owned(), "1".to_owned());
+        put(SHARDS_KEY.to_owned(), self.config.shards.to_string());
         put("ringmqHaRole".to_owned(), self.config.role.stock_name().to_owned());
         let term =
             self.ha.terms.list().last().map(|term| format!("{} from {}", term.number, term.start));
@@ -352,6 +355,9 @@ impl Broker {
             put("ringmqHaProtocol".to_owned(), protocol.to_owned());
             put("ringmqHaConnections".to_owned(), slave.connections().to_string());
             put("ringmqHaFailures".to_owned(), slave.failures().to_string());
+            if let Some(why) = slave.last_error() {
+                put("ringmqHaLastError".to_owned(), why);
+            }
             put("ringmqHaReported".to_owned(), slave.reported().to_string());
             put("ringmqHaReceivedBytes".to_owned(), slave.received().to_string());
             let lag = slave.master_end().saturating_sub(ends_at);
@@ -359,6 +365,9 @@ impl Broker {
         }
         let Some(master) = self.ha.master.get() else { return table };
         let visible = self.shard.log().visible();
+        if let Some(ended) = master.last_ended() {
+            put("ringmqHaLastEnded".to_owned(), ended);
+        }
         put("ringmqHaReplicated".to_owned(), self.ha.replicated().to_string());
         let peers = master.peers();
         let (observers, slaves): (Vec<_>, Vec<_>) =
@@ -430,15 +439,19 @@ fn term_id(term: Term) -> String {
     format!("{:032x}", term.id.0)
 }
 
+/// What the broker at an HA port tells of itself.
+async fn runtime_at(ha_addr: &str) -> Result<BTreeMap<String, String>, String> {
+    // A stock 4.x broker's HA port is its client port + 1, and so is ours.
+    runtime_of(&port_below(ha_addr, 1).ok_or("its address has no port")?).await
+}
+
+fn kind_of(table: &BTreeMap<String, String>) -> MasterKind {
+    if table.contains_key(HELLO_KEY) { MasterKind::RingMq } else { MasterKind::Stock }
+}
+
 /// What the broker at an HA port is.
 async fn kind(ha_addr: &str) -> MasterKind {
-    // A stock 4.x broker's HA port is its client port + 1, and so is ours.
-    let Some(addr) = port_below(ha_addr, 1) else { return MasterKind::Unknown };
-    match runtime_of(&addr).await {
-        Ok(table) if table.contains_key(HELLO_KEY) => MasterKind::RingMq,
-        Ok(_) => MasterKind::Stock,
-        Err(_) => MasterKind::Unknown,
-    }
+    runtime_at(ha_addr).await.map_or(MasterKind::Unknown, |table| kind_of(&table))
 }
 
 /// How a slave asks for its master.
@@ -458,7 +471,12 @@ impl Upstream for MasterOfBroker {
     }
 
     async fn kind(&self, ha_addr: &str) -> MasterKind {
-        kind(ha_addr).await
+        let Ok(table) = runtime_at(ha_addr).await else { return MasterKind::Unknown };
+        let own = self.0.config.shards;
+        match table.get(SHARDS_KEY).and_then(|shards| shards.parse::<usize>().ok()) {
+            Some(master) if master != own => MasterKind::OtherShards { own, master },
+            _ => kind_of(&table),
+        }
     }
 
     fn look_again(&self) {

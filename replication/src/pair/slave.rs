@@ -161,6 +161,16 @@ pub enum Trouble {
         /// Its end.
         master_end: u64,
     },
+    /// The master has another number of shards: some of its logs would have no slave, or some slaves no master.
+    #[error(
+        "the master has {master} shards and this slave {own}: give this slave as many by shards.count, on an empty store"
+    )]
+    Shards {
+        /// Ours.
+        own: usize,
+        /// Its.
+        master: usize,
+    },
     /// A stock master's log ends before this one does.
     #[error(
         "the master's log [{min}, {max}) ends before this one, at {own}: one of them lost or gained messages; decide whose log goes, move that store away, let it join empty"
@@ -208,6 +218,7 @@ impl Trouble {
                 | Trouble::NothingCommon { .. }
                 | Trouble::Differs(_)
                 | Trouble::BelowAcknowledged { .. }
+                | Trouble::Shards { .. }
                 | Trouble::Shorter { .. }
                 | Trouble::OtherMessage(_)
                 | Trouble::Refused { .. }

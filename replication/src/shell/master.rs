@@ -182,6 +182,8 @@ pub struct Master {
     peers: RefCell<Vec<Rc<Peer>>>,
     listener: Cell<RawFd>,
     stopping: Cell<bool>,
+    /// Which slave's connection ended last, and why.
+    last_ended: RefCell<Option<String>>,
     /// Pieces of metadata told.
     told: Cell<u64>,
     /// Who waits for them to be sent.
@@ -273,6 +275,7 @@ impl Master {
             peers: RefCell::default(),
             listener: Cell::new(socket.as_raw_fd()),
             stopping: Cell::new(false),
+            last_ended: RefCell::new(None),
             told: Cell::new(0),
             waiting: RefCell::default(),
             broker: Box::new(broker),
@@ -339,6 +342,11 @@ impl Master {
             Poll::Pending
         })
         .await;
+    }
+
+    /// The slave whose connection ended last, and why it did.
+    pub fn last_ended(&self) -> Option<String> {
+        self.last_ended.borrow().clone()
     }
 
     fn wake_waiting(&self) {
@@ -410,6 +418,7 @@ impl Master {
             && !self.stopping.get()
         {
             tracing::warn!(slave = %peer.addr, acked = peer.acked(), "a slave's connection has ended: {why}");
+            *self.last_ended.borrow_mut() = Some(format!("{}: {why}", peer.addr));
         }
         self.broker.acked();
     }

@@ -72,6 +72,13 @@ pub struct SlaveConfig {
 pub enum MasterKind {
     /// It answers the hello.
     RingMq,
+    /// It does, with another number of shards than this slave has.
+    OtherShards {
+        /// Ours.
+        own: usize,
+        /// Its.
+        master: usize,
+    },
     /// It speaks the 4.x protocol alone.
     Stock,
     /// It could not be asked.
@@ -199,6 +206,8 @@ pub struct Slave {
     connections: Cell<u64>,
     /// Tries since the last time that the master was followed.
     failures: Cell<u64>,
+    /// Why the last connection, or try of one, ended.
+    last_error: RefCell<Option<String>>,
 }
 
 /// Where the next bytes of the stream belong.
@@ -261,6 +270,7 @@ impl Slave {
             received: Cell::new(0),
             connections: Cell::new(0),
             failures: Cell::new(0),
+            last_error: RefCell::new(None),
         })
     }
 
@@ -307,6 +317,11 @@ impl Slave {
     /// Tries to follow the master that have failed since it was followed for the last time.
     pub fn failures(&self) -> u64 {
         self.failures.get()
+    }
+
+    /// Why the last connection that ended did, or the last try of one.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.borrow().clone()
     }
 
     /// Connections made since the start.
@@ -386,6 +401,9 @@ impl Slave {
             *self.followed.borrow_mut() = None;
             let mut diverged = false;
             self.failures.set(self.failures.get() + 1);
+            if let Err(why) = &outcome {
+                *self.last_error.borrow_mut() = Some(format!("{addr}: {why}"));
+            }
             match outcome {
                 Ok(()) => {}
                 Err(End::Follow(error @ FollowError::Form { .. })) => {
@@ -421,6 +439,9 @@ impl Slave {
         let is = |known: &RefCell<Option<String>>| known.borrow().as_deref() == Some(addr);
         // Asked each time: another broker may be there by now. A stock one never gets a byte that is not stock's, if it can be asked.
         let kind = upstream.kind(addr).await;
+        if let MasterKind::OtherShards { own, master } = kind {
+            return Err(Trouble::Shards { own, master }.into());
+        }
         let silent = kind == MasterKind::Unknown && is(&self.silent) && !is(&self.ringmq);
         let known = kind == MasterKind::RingMq || is(&self.ringmq);
         // What the last connection brought is held before that is said.
@@ -437,7 +458,7 @@ impl Slave {
                     let speech = match kind {
                         MasterKind::Stock => self.stock_speech(true, upstream).await?,
                         MasterKind::Unknown if silent => self.stock_speech(false, upstream).await?,
-                        MasterKind::Unknown | MasterKind::RingMq => Speech::Terms { known },
+                        _ => Speech::Terms { known },
                     };
                     return self.talk(&mut stream, addr, speech, upstream).await;
                 }
