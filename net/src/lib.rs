@@ -37,6 +37,7 @@ pub mod headers;
 pub mod json;
 pub mod language;
 pub mod map;
+pub mod prefetch;
 pub mod record;
 pub mod reply;
 mod scan;

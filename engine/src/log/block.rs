@@ -9,8 +9,13 @@
 
 use std::{ops::Range, rc::Rc};
 
+use ringmq_net::prefetch::prefetch;
+
 /// What the log writes in, in bytes, whatever alignment a device reports.
 pub const UNIT: usize = 4096;
+
+/// Bytes of a block that are fetched ahead of an append. In longer ones the processor sees by itself where the writing goes.
+const PREFETCH_BYTES_MAX: usize = 2048;
 
 /// The unit as an offset.
 pub(super) const UNIT_U64: u64 = UNIT as u64;
@@ -107,7 +112,10 @@ impl<B: BlockBuf> Tail<B> {
         let from = self.used;
         self.used += len;
         self.append_start = start;
-        (&mut self.buf.bytes_mut()[from..from + len], start)
+        let (taken, free) = self.buf.bytes_mut()[from..].split_at_mut(len);
+        // Memory that was last used long ago: without this, the next append waits for it. What comes next is likely as long as this.
+        prefetch(&free[..free.len().min(len).min(PREFETCH_BYTES_MAX)]);
+        (taken, start)
     }
 
     /// The next `len` bytes at most, to be filled before [`Tail::took`].

@@ -2,12 +2,18 @@
 
 use std::rc::Rc;
 
+use ringmq_net::prefetch::prefetch;
 use ringmq_net::record::{CheckResult, CheckRule, check, name};
 use smallvec::SmallVec;
 
 use super::{Queue, Shard, ShardError};
 use crate::log::{LogError, ReadRun, Slice};
 use crate::queue::Unit;
+
+/// How many messages ahead a record is fetched into the processor's caches while another is checked: memory takes as long as one check.
+const FETCH_AHEAD_UNITS: usize = 2;
+/// Bytes of a record that are fetched so. In a longer one the processor sees by itself where the reading goes on.
+const PREFETCH_BYTES_MAX: usize = 2048;
 
 /// Why a read ended as it did. The names are RocketMQ's: they are the remark of a pull's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,14 +227,15 @@ impl Shard {
                 break;
             }
             at += units.len() as i64;
-            for unit in &units {
+            for (index, unit) in units.iter().enumerate() {
                 let queue_offset = scan.result.next_offset;
                 match scan.next(unit.size.max(0) as usize, matches(unit.tags_code)) {
                     Step::Stop => break 'scan,
                     Step::Skip => continue,
                     Step::Take => {}
                 }
-                match self.record_of(queue, queue_offset, unit, &mut run).await {
+                let later = units.get(index + FETCH_AHEAD_UNITS);
+                match self.record_of(queue, queue_offset, unit, &mut run, later).await {
                     Ok(Some(slice)) => scan.take(slice),
                     Ok(None) => scan.removed(),
                     Err(error) if scan.result.messages == 0 => return Err(error),
@@ -244,13 +251,14 @@ impl Shard {
         Ok(scan.result)
     }
 
-    /// The record that a unit stands for; `None` if retention has deleted it.
+    /// The record that a unit stands for; `None` if retention has deleted it. `later` is a unit that is asked for soon.
     async fn record_of(
         &self,
         queue: &Queue,
         queue_offset: i64,
         unit: &Unit,
         run: &mut ReadRun,
+        later: Option<&Unit>,
     ) -> Result<Option<Slice>, ShardError> {
         let damaged = |why: String| ShardError::DamagedMessage {
             topic: queue.topic().to_string(),
@@ -290,6 +298,9 @@ impl Shard {
             Err(LogError::OutOfRange { .. }) => return Err(outside()),
             Err(error) => return Err(error.into()),
         };
+        if let Some(later) = later {
+            prefetch_record(&slice, physical, later);
+        }
         let ahead = look(slice.bytes(), queue, queue_offset, physical).map_err(damaged)?;
         if ahead > 0 && !self.neighbour_is_ahead(queue, queue_offset).await {
             let says = queue_offset + ahead;
@@ -343,6 +354,18 @@ impl Shard {
             messages: 0,
             bytes: 0,
         })
+    }
+}
+
+/// Has the processor fetch the record of another unit, if it lies in the same piece of memory as the one at `physical`: what the device has
+/// just brought is in no cache, and a record is too short for the processor to see by itself where the reading goes on.
+fn prefetch_record(slice: &Slice, physical: u64, unit: &Unit) {
+    let away = unit.physical_offset.checked_sub_unsigned(physical);
+    let start = away.and_then(|away| slice.range.start.checked_add_signed(away as isize));
+    let Some(start) = start else { return };
+    let size = usize::try_from(unit.size).unwrap_or_default().min(PREFETCH_BYTES_MAX);
+    if let Some(bytes) = (*slice.owner).as_ref().get(start..start.saturating_add(size)) {
+        prefetch(bytes);
     }
 }
 
