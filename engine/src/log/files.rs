@@ -41,28 +41,38 @@ impl DiskSpace {
 
 /// Zeros, aligned for direct I/O.
 pub(crate) struct Zeros {
-    block: Vec<AlignedUnit>,
+    block: Box<HugePage>,
+}
+
+/// One page of the large kind: as one piece of memory, a write of it is one request to the device, not one for each 254 small pages.
+#[repr(C, align(0x20_0000))]
+struct HugePage([u8; 2 << 20]);
+
+const _: () = assert!(ZERO_STEP_MAX <= size_of::<HugePage>());
+
+impl Zeros {
+    pub(crate) fn new() -> Self {
+        let mut block = Box::<HugePage>::new_uninit();
+        let at = block.as_mut_ptr();
+        // Advice, given before the memory is touched: where it is not followed, small pages serve as well.
+        // SAFETY: the range is exactly the box's own memory.
+        unsafe { libc::madvise(at.cast(), size_of::<HugePage>(), libc::MADV_HUGEPAGE) };
+        // SAFETY: as above; all its bytes are zero afterwards, which is a valid value.
+        let block = unsafe {
+            at.write_bytes(0, 1);
+            block.assume_init()
+        };
+        Zeros { block }
+    }
+
+    fn get(&self, len: usize) -> &[u8] {
+        &self.block.0[..len.min(ZERO_STEP_MAX)]
+    }
 }
 
 #[repr(align(4096))]
 #[derive(Clone, Copy)]
 struct AlignedUnit([u8; UNIT_BYTES as usize]);
-
-impl Zeros {
-    pub(crate) fn new() -> Self {
-        Zeros {
-            block: vec![AlignedUnit([0; UNIT_BYTES as usize]); ZERO_STEP_MAX / UNIT_BYTES as usize],
-        }
-    }
-
-    fn get(&self, len: usize) -> &[u8] {
-        // The units lie back to back (size equals alignment), so the vector is one run of bytes.
-        // SAFETY: AlignedUnit is exactly its 4096 initialised bytes, without padding; len is clamped to the vector.
-        unsafe {
-            std::slice::from_raw_parts(self.block.as_ptr().cast::<u8>(), len.min(ZERO_STEP_MAX))
-        }
-    }
-}
 
 /// File operations with a seam.
 #[derive(Clone, Debug, Default)]

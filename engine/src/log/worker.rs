@@ -30,6 +30,8 @@ const REMOVE_STEP_BYTES: u64 = 64 << 20;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes kept free beside a segment to be made, for consume queues, index and configuration.
 const SPACE_RESERVE_BYTES: u64 = 16 << 20;
+/// Up to this rest, zeroing follows a log that is fast.
+const ZERO_REST_FAST: u32 = 1;
 /// Longest pause between two steps of unhurried zeroing.
 const ZERO_PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -493,7 +495,7 @@ impl Worker {
     }
 }
 
-/// Bytes of one write of zeros: small ones let log writes pass in between.
+/// Bytes of one write of zeros: small ones let log writes pass in between, and a log that is fast pays for each of them.
 fn zero_step_bytes(rest: u32) -> u64 {
-    if rest == 0 { ZERO_STEP_MAX as u64 } else { ZERO_STEP_MAX as u64 / 4 }
+    if rest <= ZERO_REST_FAST { ZERO_STEP_MAX as u64 } else { ZERO_STEP_MAX as u64 / 4 }
 }
