@@ -1,5 +1,7 @@
 //! The `ringmq` program.
 
+mod ring_setup;
+
 fn main() -> std::process::ExitCode {
     ringmq::process::main()
 }
