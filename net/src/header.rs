@@ -4,7 +4,11 @@
 //! escapes had to be undone) and lends it to one [`HeaderView`] at a time. After warm-up a decode
 //! allocates nothing, whichever of the two forms the header has. Own one per connection or per reactor.
 
+use std::ops::Range;
+
 use thiserror::Error;
+
+use memo::Memos;
 
 use crate::frame::SerializeType;
 use crate::language::Language;
@@ -12,6 +16,7 @@ use crate::language::Language;
 mod binary;
 pub(crate) mod encode;
 mod json;
+mod memo;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -79,6 +84,12 @@ impl Span {
         Span(IN_SCRATCH | (start as u64) << 32 | len as u64)
     }
 
+    /// Where it stands in the header's text, if it does.
+    const fn in_input(self) -> Option<Range<usize>> {
+        let start = (self.0 >> 32 & 0x7FFF_FFFF) as usize;
+        if self.0 & IN_SCRATCH == 0 { Some(start..start + self.0 as u32 as usize) } else { None }
+    }
+
     #[inline]
     fn of<'a>(self, input: &'a str, scratch: &'a str) -> &'a str {
         let text = if self.0 & IN_SCRATCH == 0 { input } else { scratch };
@@ -88,7 +99,7 @@ impl Span {
 }
 
 /// The fields that every header has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fixed {
     code: i32,
     language: Language,
@@ -117,6 +128,7 @@ pub struct HeaderDecoder {
     ext: Vec<(Span, Span)>,
     scratch: String,
     lossy: String,
+    memos: Memos,
 }
 
 impl HeaderDecoder {
@@ -146,13 +158,31 @@ impl HeaderDecoder {
                         self.lossy.as_str()
                     }
                 };
-                (json::decode(text, &mut self.ext, &mut self.scratch)?, text)
+                (Self::decode_json(&mut self.memos, text, &mut self.ext, &mut self.scratch)?, text)
             }
             SerializeType::Binary => {
                 (binary::decode(header, &mut self.ext, &mut self.scratch)?, "")
             }
         };
         Ok(HeaderView { fixed, serialize, ext: &self.ext, input, scratch: &self.scratch })
+    }
+
+    /// By the memory of a header that looked like it, or in full.
+    fn decode_json(
+        memos: &mut Memos,
+        text: &str,
+        ext: &mut Vec<(Span, Span)>,
+        scratch: &mut String,
+    ) -> Result<Fixed, HeaderError> {
+        let Some(memo) = memos.of(text) else { return json::decode(text, ext, scratch) };
+        if let Some(fixed) = memo.read(text, ext, scratch) {
+            return Ok(fixed);
+        }
+        ext.clear();
+        scratch.clear();
+        let fixed = json::decode(text, ext, scratch)?;
+        memo.learn(text, fixed, ext, scratch);
+        Ok(fixed)
     }
 
     fn reset(&mut self) {

@@ -292,3 +292,124 @@ fn a_header_that_cannot_be_framed_becomes_an_error_reply() {
     let got = Command::decode(&whole(&out)).unwrap();
     assert_eq!((got.code, got.opaque), (1, 3));
 }
+
+/// All that a view says.
+fn said(view: &HeaderView<'_>) -> String {
+    let ext: Vec<_> = view.ext_iter().collect();
+    let (code, opaque, flag, version) = (view.code(), view.opaque(), view.flag(), view.version());
+    format!("{code} {opaque} {flag} {version} {:?} {:?} {ext:?}", view.language(), view.remark())
+}
+
+/// Small and repeatable.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Headers that nobody should send, beside those of stock clients.
+const ODD: [&str; 8] = [
+    r#"{"code":310,"opaque":1,"extFields":{"a":"x","opaque":"5"},"opaque":1}"#,
+    r#"{"code":310,"extFields":{"a":"x"},"opaque":7,'opaque':7}"#,
+    r#"{"code":310,"extFields":{"a":"x"},"opaque":7,"\u006fpaque":7}"#,
+    r#"{"code":310,"extFields":{"a":"x","a":"y"},"flag":0,"opaque":-7}"#,
+    r#"{"code":310,"extFields":{"a":"1"},"extFields":{"b":"2"},"opaque":7}"#,
+    r#"{"code":310,"extFields":{"a" : "x", b:3,"c":null},"opaque":7}"#,
+    r#"{"code":310,"opaque":"7","extFields":{"a":"x"}}"#,
+    r#"{"opaque":7,"code":310,"remark":"é","extFields":{"é":"ü\n"}}"#,
+];
+
+#[test]
+fn what_was_read_before_changes_nothing() {
+    let usual = [
+        SEND_V2_JSON,
+        r#"{"code":11,"extFields":{"queueId":"3","maxMsgNums":"32","sysFlag":"2","suspendTimeoutMillis":"15000","commitOffset":"0","topic":"T","queueOffset":"12","expressionType":"TAG","subVersion":"1","consumerGroup":"G"},"flag":0,"language":"JAVA","opaque":12,"serializeTypeCurrentRPC":"JSON","version":405}"#,
+        r#"{"code":34,"flag":0,"language":"GO","opaque":3,"version":317,"remark":"","extFields":{}}"#,
+    ];
+    let values = [
+        "",
+        "0",
+        "31",
+        "TopicTest",
+        r"K\u0001v\u0002W\u0001true",
+        r"a\\",
+        r#"\\\"q"#,
+        "é",
+        "\"",
+        r"\q",
+    ];
+    let mut dice = Dice(2026);
+    let mut decoder = HeaderDecoder::new();
+    for round in 0..30_000 {
+        let all = usual.len() + if round % 4 == 0 { ODD.len() } else { 0 };
+        let at = dice.below(all);
+        let mut text = usual.get(at).or_else(|| ODD.get(at - usual.len())).unwrap().to_string();
+        // Most differ in the number alone; some in a value; a few are spoiled.
+        text =
+            text.replacen("\"opaque\":", &format!("\"opaque\":{}", dice.below(3)), dice.below(3));
+        if dice.below(3) == 0 {
+            let quoted: Vec<usize> = text.match_indices("\":\"").map(|(at, _)| at + 3).collect();
+            let from = quoted.get(dice.below(quoted.len().max(1))).copied().unwrap_or(0);
+            let end = text[from..].find('"').map_or(text.len(), |len| from + len);
+            text.replace_range(from..end, values[dice.below(values.len())]);
+        }
+        let mut bytes = text.into_bytes();
+        if dice.below(5) == 0 {
+            let place = dice.below(bytes.len());
+            match dice.below(3) {
+                0 => drop(bytes.remove(place)),
+                1 => bytes[place] = b"\"\\:,{}x0 "[dice.below(9)],
+                _ => bytes.truncate(place),
+            }
+        }
+        let mut fresh = HeaderDecoder::new();
+        let want = fresh.decode(SerializeType::Json, &bytes).map(|view| said(&view));
+        let got = decoder.decode(SerializeType::Json, &bytes).map(|view| said(&view));
+        assert_eq!(got, want, "round {round}: {}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+#[test]
+fn kinds_that_are_met_often_stay_remembered() {
+    let mut decoder = HeaderDecoder::new();
+    let mut read = |code: usize| {
+        let text = format!(r#"{{"code":{code},"extFields":{{"topic":"T"}},"opaque":1}}"#);
+        assert_eq!(
+            decoder.decode(SerializeType::Json, text.as_bytes()).unwrap().code(),
+            code as i32
+        );
+        decoder.memos.of(&text).is_some_and(|memo| !memo.is_fresh())
+    };
+    for code in 100..120 {
+        read(code);
+    }
+    // Twenty kinds, none of them often: another one finds its place.
+    let known = (0..100).filter(|_| read(310)).count();
+    assert!(known >= 80, "read by memory {known} times of 100");
+    for code in 100..120 {
+        read(code);
+    }
+    assert!(read(310), "forgotten over kinds that are rare");
+}
+
+#[test]
+fn headers_of_one_client_are_read_by_memory() {
+    let mut decoder = HeaderDecoder::new();
+    let mut learned = 0;
+    for n in 0..100 {
+        let text = SEND_V2_JSON
+            .replace("\"opaque\":7", &format!("\"opaque\":{n}"))
+            .replace("\"e\":\"1\"", &format!("\"e\":\"{}\"", n % 16))
+            .replace("C30000", &format!("C3{n:04X}"));
+        let view = decoder.decode(SerializeType::Json, text.as_bytes()).unwrap();
+        assert_eq!(view.opaque(), n);
+        assert_eq!(view.ext("e"), Some((n % 16).to_string().as_str()));
+        assert!(view.ext("i").unwrap().contains(&format!("C3{n:04X}\u{2}")));
+        learned += i32::from(decoder.memos.of(&text).unwrap().is_fresh());
+    }
+    assert!(learned <= 4, "learned {learned} of 100 headers anew");
+}
