@@ -29,7 +29,9 @@ fn meet(target: Target) {
     let brokers: Vec<(String, SocketAddr)> =
         (0..broker.shards()).map(|k| (broker.shard_name(k), broker.address(k))).collect();
     let done: Result<()> = runtime().block_on(async {
-        let client = Client::builder().name_server(broker.namesrv.to_string()).build()?;
+        // A JVM that just started on a busy machine may think for longer than an administrator usually waits.
+        let builder = Client::builder().name_server(broker.namesrv.to_string());
+        let client = builder.call_timeout(scenes::LONG).build()?;
         let info = client.admin().cluster_info().await?;
         let cluster = info.clusters.keys().next().cloned().expect("a cluster");
         let namesrv = broker.namesrv;

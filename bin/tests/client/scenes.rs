@@ -17,7 +17,8 @@ use crate::audit::{Load, audit};
 use crate::meet::Stage;
 use crate::support::Target;
 
-const LONG: Duration = Duration::from_secs(20);
+/// A limit that nothing reaches.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 const QUEUES: u32 = 4;
 
 impl Stage {
@@ -127,7 +128,12 @@ pub(crate) async fn administration(stage: &Stage) -> Result<()> {
 
     producer.shutdown().await?;
     admin.delete_topic(&stage.cluster, "admin").await?;
-    assert_eq!(admin.topic_route("admin").await?, None);
+    let began = Instant::now();
+    while admin.topic_route("admin").await?.is_some() {
+        // A registration that was under way when the topic went brings it back to a stock name server, for good.
+        assert!(!stage.is_ringmq() && began.elapsed() < LONG, "a deleted topic has a route");
+        admin.delete_topic(&stage.cluster, "admin").await?;
+    }
     let refused = owner.topic_stats("admin").await.unwrap_err();
     assert_eq!(refused.code(), Some(response::TOPIC_NOT_EXIST));
     Ok(())
@@ -167,7 +173,8 @@ pub(crate) async fn sends(stage: &Stage) -> Result<()> {
     assert_eq!(first.queue, second.queue);
     assert!(first.queue_offset < second.queue_offset);
 
-    let small = stage.client.producer("batchers").body_bytes_max(16 * 1024).start().await?;
+    let small = stage.client.producer("batchers").body_bytes_max(16 * 1024);
+    let small = small.send_timeout(LONG).start().await?;
     let bodies: Vec<String> = (0..100).map(|i| format!("{i:0>1000}")).collect();
     let batch = bodies.iter().map(|body| Message::new("sends", body.clone()).tag("batch"));
     let receipts = small.send_batch(batch).await?;
@@ -182,7 +189,7 @@ pub(crate) async fn sends(stage: &Stage) -> Result<()> {
     for kind in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
         let group = format!("compressors-{kind:?}");
         let builder = stage.client.producer(group).compression(kind, 4096);
-        let packer = builder.start().await?;
+        let packer = builder.send_timeout(LONG).start().await?;
         let body = "so much of the same ".repeat(2000);
         let stored = stage.stored(&packer.send(Message::new("sends", body.clone())).await?).await?;
         assert!(stored.body == body && stored.sys_flag & 1 == 1, "{kind:?}");
@@ -203,7 +210,8 @@ pub(crate) async fn sends(stage: &Stage) -> Result<()> {
     let empty = producer.send(Message::new("sends", "")).await.unwrap_err();
     assert!(empty.to_string().contains("empty"), "{empty}");
     let builder = stage.client.producer("longs").body_bytes_max(64 << 20);
-    let longs = builder.compression(Compression::Zlib, usize::MAX).start().await?;
+    let longs = builder.compression(Compression::Zlib, usize::MAX).send_timeout(LONG);
+    let longs = longs.start().await?;
     let refused = longs.send(Message::new("sends", vec![b'x'; 5_000_000])).await.unwrap_err();
     assert_eq!(refused.code(), Some(response::MESSAGE_ILLEGAL), "{refused}");
     Ok(())

@@ -22,7 +22,7 @@ pub(super) async fn run(member: &Arc<Member>, queue: &Arc<Queue>, listener: &Lis
     let why = loop {
         let next = async {
             queue.until(ProcessQueue::has_ready).await;
-            member.permits.clone().acquire_owned().await.ok()
+            member.places.take().await
         };
         let permit = tokio::select! {
             biased;

@@ -137,7 +137,7 @@ impl Member {
         let model = if settings.is_broadcasting() { "BROADCASTING" } else { "CLUSTERING" };
         let pairs = [
             ("PROP_CONSUMEORDERLY", self.is_orderly().to_string()),
-            ("PROP_THREADPOOL_CORE_SIZE", settings.concurrency.to_string()),
+            ("PROP_THREADPOOL_CORE_SIZE", self.places.count().to_string()),
             ("PROP_CONSUMER_START_TIMESTAMP", self.started_ms.to_string()),
             ("PROP_NAMESERVER_ADDR", servers),
             ("PROP_CONSUME_TYPE", kind.to_owned()),

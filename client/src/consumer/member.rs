@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ringmq_net::body::MessageQueue;
-use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::gauge::{Gauge, UnderWay};
 use super::listener::Listener;
+use super::places::Places;
 use super::queue::{Leave, Queue, Total};
 use super::settings::Settings;
 use super::stats::Stats;
@@ -76,7 +77,8 @@ pub(crate) struct Member {
     pub(crate) assignment: watch::Sender<Arc<[MessageQueue]>>,
     /// Told when a queue has messages to take.
     pub(crate) ready: watch::Sender<()>,
-    pub(crate) permits: Arc<Semaphore>,
+    /// For listener calls.
+    pub(crate) places: Places,
     pub(crate) total: Arc<Total>,
     paused: watch::Sender<bool>,
     ending: watch::Sender<bool>,
@@ -105,7 +107,7 @@ impl Member {
         }
         let retries = !matches!(kind, Kind::Pull) && !settings.is_broadcasting();
         let member = Member {
-            permits: Arc::new(Semaphore::new(settings.concurrency)),
+            places: Places::new(settings.concurrency),
             settings,
             kind,
             mode,

@@ -16,6 +16,7 @@ mod md5;
 mod member;
 mod orderly;
 mod outcome;
+mod places;
 mod process_queue;
 mod pull;
 mod pull_consumer;

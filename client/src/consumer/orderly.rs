@@ -52,7 +52,7 @@ async fn ready(member: &Member, queue: &Queue) -> Option<OwnedSemaphorePermit> {
             }
         }
         queue.until(ProcessQueue::has_ready).await;
-        let permit = member.permits.clone().acquire_owned().await.ok();
+        let permit = member.places.take().await;
         if ours() {
             return permit;
         }

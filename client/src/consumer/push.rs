@@ -6,6 +6,7 @@ use ringmq_net::body::MessageQueue;
 use tokio::sync::watch;
 
 use super::handle::Handle;
+use super::settings::check_concurrency;
 use super::subscription::Filter;
 use crate::client::Client;
 use crate::endpoint::ConsumerEndpoint;
@@ -63,6 +64,26 @@ impl PushConsumer {
     /// Goes on.
     pub fn resume(&self) {
         self.handle.member.pause(false);
+    }
+
+    /// Lets so many listener calls run at once from now on. Calls that run are left alone: after a smaller number, new ones begin when enough have
+    /// ended.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for none, or more than 65,535.
+    pub fn set_concurrency(&self, calls: usize) -> Result<()> {
+        check_concurrency(calls)?;
+        let member = &self.handle.member;
+        if let Some(rest) = member.places.set(calls) {
+            member.instance.spawn(rest);
+        }
+        Ok(())
+    }
+
+    /// How many listener calls may run at once.
+    #[must_use]
+    pub fn concurrency(&self) -> usize {
+        self.handle.member.places.count()
     }
 
     /// Is it paused?

@@ -131,13 +131,7 @@ impl Settings {
     /// [`Error::Invalid`] for what cannot be, with stock's bounds.
     pub(crate) fn check(&self) -> Result<()> {
         validate::group(&self.group)?;
-        let within = |what: &str, value: usize, max: usize| {
-            let ok = (1..=max).contains(&value);
-            ok.then_some(()).ok_or_else(|| {
-                Error::invalid(format!("{what} of {value}: it has to be between 1 and {max}"))
-            })
-        };
-        within("a concurrency", self.concurrency, 65_535)?;
+        check_concurrency(self.concurrency)?;
         within("a batch", self.batch, 1024)?;
         within("a pull batch", usize::from(self.pull_batch), 1024)?;
         within("a cache limit", self.cache.messages, 65_535)?;
@@ -156,6 +150,19 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// # Errors
+/// [`Error::Invalid`] for a number of listener calls that cannot be.
+pub(crate) fn check_concurrency(calls: usize) -> Result<()> {
+    within("a concurrency", calls, 65_535)
+}
+
+fn within(what: &str, value: usize, max: usize) -> Result<()> {
+    let ok = (1..=max).contains(&value);
+    ok.then_some(()).ok_or_else(|| {
+        Error::invalid(format!("{what} of {value}: it has to be between 1 and {max}"))
+    })
 }
 
 #[cfg(test)]

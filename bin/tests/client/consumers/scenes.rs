@@ -31,7 +31,8 @@ pub(crate) async fn all(stage: &Stage) -> Result<()> {
 
 impl Stage {
     fn member(&self) -> Result<Client> {
-        member(self.namesrv).build()
+        // A message that a busy broker takes back too late is sent to it once more, and then comes once more.
+        member(self.namesrv).call_timeout(LONG).build()
     }
 
     /// Sends one message with each of these texts, and a tag by its place.

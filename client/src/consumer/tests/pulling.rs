@@ -139,6 +139,15 @@ async fn no_more_listeners_run_at_once_than_the_bound_and_all_of_them_do() {
         .unwrap();
     eventually(|| (done.load(Ordering::SeqCst) == 200).then_some(())).await;
     assert_eq!(most.load(Ordering::SeqCst), 5);
+    // From now on more, and then fewer.
+    for (wanted, bound) in [(9, 400), (2, 600)] {
+        consumer.set_concurrency(wanted).unwrap();
+        most.store(0, Ordering::SeqCst);
+        (0..4).for_each(|queue| world.store("T", queue, 50, ""));
+        eventually(|| (done.load(Ordering::SeqCst) == bound).then_some(())).await;
+        assert_eq!((most.load(Ordering::SeqCst), consumer.concurrency()), (wanted, wanted));
+    }
+    assert!(consumer.set_concurrency(0).is_err());
     consumer.shutdown().await.unwrap();
 }
 
