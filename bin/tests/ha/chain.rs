@@ -41,14 +41,12 @@ fn a_slave_of_a_slave_hears_of_new_terms_and_is_cut_with_it() {
             assert_eq!(epochs(slave), epochs(first));
         }
     };
-    let streams = |peer: &str| peer.contains("state=streaming");
     send(&first, &journal, 300);
     follow_on(&first);
     stream::await_topic_at(&third);
     for _ in 0..2 {
         first.sigkill();
         first.start();
-        await_text(first.address(0), "ringmqHaSlave_0", streams);
         send(&first, &journal, 100);
         follow_on(&first);
     }
@@ -58,7 +56,6 @@ fn a_slave_of_a_slave_hears_of_new_terms_and_is_cut_with_it() {
     let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
     assert!(copied.expect("cp").success());
     first.start();
-    await_text(first.address(0), "ringmqHaSlave_0", streams);
     send(&first, &Journal::create(&dir.path().join("lost")), 300);
     follow_on(&first);
     first.sigkill();

@@ -249,6 +249,9 @@ impl Broker {
             }
             None => self.ringmq_command(),
         };
+        for address in self.addresses() {
+            wait_for_no_listener(address);
+        }
         self.process = Some(Process::spawn(&self.options.name, command, &self.log()));
     }
 
@@ -421,6 +424,16 @@ fn loopback(port: u16) -> SocketAddr {
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// The kernel takes the listening sockets of a killed broker down some time after its process: who connects meanwhile is taken and then
+/// reset, and would mistake it for the next one.
+fn wait_for_no_listener(address: SocketAddr) {
+    let timeout = Duration::from_secs(1);
+    let gone = eventually(READY_MAX, || {
+        std::net::TcpStream::connect_timeout(&address, timeout).is_err().then_some(())
+    });
+    assert!(gone.is_some(), "somebody listens on {address} before a broker is started there");
 }
 
 fn wait_for_port(process: &mut Process, address: SocketAddr) {

@@ -159,9 +159,11 @@ struct Sender {
 
 impl Sender {
     fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
-        let Ok(mut conn) = Conn::open(address) else { return };
         // An error is the end of this connection: what it had in flight stays unacknowledged.
-        let _ = self.send_until(&mut conn, stop);
+        let ended = Conn::open(address).and_then(|mut conn| self.send_until(&mut conn, stop));
+        if let Err(error) = ended {
+            println!("load: connection {} to {address} ended: {error}", self.conn);
+        }
     }
 
     fn send_until(&mut self, conn: &mut Conn, stop: &AtomicBool) -> std::io::Result<()> {
