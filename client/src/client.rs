@@ -121,7 +121,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Signs every request, for brokers with `aclEnable`; none is unless set. A broker that does not take a signature, or whose account lacks a
+    /// Signs every request, for 4.9 brokers with `aclEnable`; none is unless set. A broker that does not take a signature, or whose account lacks a
     /// permission, answers [`Error::Refused`] with code 1 and the reason. A signature does not hide anything: that takes TLS.
     pub fn credentials(mut self, credentials: crate::Credentials) -> Self {
         self.config.credentials = Some(credentials);

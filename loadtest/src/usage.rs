@@ -14,6 +14,8 @@ pub struct ProcessUsage {
     pub rss_bytes: u64,
     /// The most it ever had resident.
     pub rss_bytes_max: u64,
+    /// Resident bytes that are no file's: what the kernel cannot take back as it likes.
+    pub own_bytes: u64,
 }
 
 /// CPU time and memory of a process.
@@ -31,7 +33,8 @@ pub fn process(pid: i32) -> Result<ProcessUsage, LoadError> {
     let cpu_seconds = clock_seconds(clock).map_err(|_| LoadError::Pid(pid))?;
     let rss_bytes = status_bytes(&status, "VmRSS:");
     let rss_bytes_max = status_bytes(&status, "VmHWM:");
-    Ok(ProcessUsage { cpu_seconds, rss_bytes, rss_bytes_max })
+    let own_bytes = status_bytes(&status, "RssAnon:") + status_bytes(&status, "RssShmem:");
+    Ok(ProcessUsage { cpu_seconds, rss_bytes, rss_bytes_max, own_bytes })
 }
 
 /// What several processes use together; `None` of none. The most that each ever had resident is added up too.
@@ -46,6 +49,7 @@ pub fn processes(pids: &[i32]) -> Result<Option<ProcessUsage>, LoadError> {
             cpu_seconds: sum.cpu_seconds + own.cpu_seconds,
             rss_bytes: sum.rss_bytes + own.rss_bytes,
             rss_bytes_max: sum.rss_bytes_max + own.rss_bytes_max,
+            own_bytes: sum.own_bytes + own.own_bytes,
         }));
     }
     Ok(sum)

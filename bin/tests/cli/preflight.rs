@@ -292,3 +292,14 @@ fn shards_stay_on_the_processors_that_are_allowed() {
     running.signal(libc::SIGTERM);
     running.wait_for("stopped");
 }
+
+/// A function that nothing refers to is left out of a program: it is there because glommio's call leads to it.
+#[test]
+fn the_rings_of_the_program_are_made_by_its_own_call() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_ringmq")).expect("the program");
+    let name = b"__wrap___sys_io_uring_setup";
+    assert!(
+        program.windows(name.len()).any(|bytes| bytes == name),
+        "its io_urings are made without flags"
+    );
+}

@@ -25,6 +25,7 @@ pub fn in_own_network(name: &str) -> bool {
     let text = [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     println!("{}", text.join("\n"));
     assert!(out.status.success(), "{name} in a network of its own: {}", out.status);
+    assert!(text[0].contains("1 passed"), "{name} is no test of this program");
     false
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use crate::cli::{Cli, Mode};
-use crate::compare::process::{Plan, Process, shell};
+use crate::compare::process::{Plan, Process, end_with_parent, shell};
 use crate::compare::scenario::{Endpoint, FIRST, Phase, Scenario, Step};
 use crate::error::LoadError;
 use crate::lag::log_end;
@@ -99,8 +99,23 @@ impl<'a> Running<'a> {
                 std::thread::sleep(Duration::from_secs_f64(*seconds));
                 Ok(())
             }
-            Step::Run(line) => self.run(line).map(drop),
+            Step::Run(line) => {
+                let report = self.run(line)?;
+                self.check_stored(&report)
+            }
         }
+    }
+
+    /// A load that is only to bring something about must have brought something about.
+    ///
+    /// # Errors
+    /// All that it sent was refused.
+    pub fn check_stored(&self, report: &Report) -> Result<(), LoadError> {
+        let nothing = report.send.as_ref().is_some_and(|send| send.messages == 0);
+        if nothing && !report.clean {
+            return Err(self.error("none of its messages was taken".to_owned()));
+        }
+        Ok(())
     }
 
     /// Runs a command of the harness against it.
@@ -277,7 +292,7 @@ impl<'a> Running<'a> {
         Ok(began.elapsed())
     }
 
-    /// How much memory a process has.
+    /// How much memory a process has, without mapped files.
     ///
     /// # Errors
     /// It isn't there.
@@ -287,7 +302,7 @@ impl<'a> Running<'a> {
             _ => self.process(name)?.pid(),
         };
         let pid = pid.ok_or_else(|| self.error(format!("{name} does not run")))?;
-        process(pid).map(|usage| usage.rss_bytes)
+        process(pid).map(|usage| usage.own_bytes)
     }
 
     // ---- one that follows another ----
@@ -352,6 +367,7 @@ impl<'a> Running<'a> {
             .map_err(|source| LoadError::System { what: "finding this program", source })?;
         let mut load = Command::new(own);
         load.args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+        end_with_parent(&mut load);
         let load =
             load.spawn().map_err(|source| LoadError::System { what: "starting a load", source })?;
         let mut load = EndsWithOwner(load);
@@ -382,7 +398,7 @@ impl<'a> Running<'a> {
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let after = self.usage()?;
         let cores = (after.cpu_seconds - before.cpu_seconds) / began.elapsed().as_secs_f64();
-        Ok((cores, after.rss_bytes))
+        Ok((cores, after.own_bytes))
     }
 
     /// What its processes use together.

@@ -45,10 +45,10 @@ const CPU_PER_GB: Kind = less("CPU ms per GB");
 pub const PROCESSORS: Kind = less("processors");
 /// A time.
 pub const SECONDS: Kind = less("seconds");
-/// Memory.
-pub const RESIDENT: Kind = less("MB resident");
-/// Memory that came on top.
-pub const GREW: Kind = less("MB more resident");
+/// Memory without mapped files, which the kernel can take back.
+pub const RESIDENT: Kind = less("MB own memory");
+/// The same that came on top.
+pub const GREW: Kind = less("MB more own memory");
 /// How fast a log grew.
 pub const CAUGHT_UP: Kind = more("MB/s caught up");
 const HARNESS: Kind = Kind { name: "harness us a message", better: None };

@@ -193,7 +193,7 @@ mod tests {
             "The disk:\n\n```\nfast\n```\n",
             "| row | measure | a | b | c | a against the better of b and c |\n|---|---|---|---|---|---|\n",
             "| a \\| row | seconds | 1.50 (1.00 to 2.00) | 4.00 (4.00 to 4.00) | 5.50 (3.00 to 8.00) | 3.00x (2.00 to 4.00), b |\n",
-            "|  | MB resident | 15.0 (10.0 to 20.0) |",
+            "|  | MB own memory | 15.0 (10.0 to 20.0) |",
             "| a \\| row | 2 runs with errors at b | | | | |\n",
             "| a \\| row | nothing at c, round 1: it ended | | | | |\n",
             "\n- saturated\n",

@@ -433,7 +433,7 @@ impl Work<'_> {
             Measure::Start => {
                 let ready = running.ready.map(|ready| (SECONDS, ready.as_secs_f64()));
                 let memory = running.usage().ok();
-                let memory = memory.map(|usage| (RESIDENT, usage.rss_bytes as f64 / 1e6));
+                let memory = memory.map(|usage| (RESIDENT, usage.own_bytes as f64 / 1e6));
                 (ready.into_iter().chain(memory).collect(), true, String::new())
             }
             Measure::Stop => {
@@ -455,8 +455,10 @@ impl Work<'_> {
                 let before = running.resident(&name)?;
                 let report = running.run(&line)?;
                 self.note(&report);
+                running.check_stored(&report)?;
                 let grew = running.resident(&name)? as f64 - before as f64;
-                (vec![(GREW, grew.max(0.0) / 1e6)], true, line)
+                // Less than this is nothing, and of nothing there are no ratios.
+                (vec![(GREW, (grew / 1e6).max(0.1))], true, line)
             }
         };
         let told: Vec<_> = figures

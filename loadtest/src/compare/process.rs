@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a start or a stop.
 const READY: Duration = Duration::from_secs(90);
+/// Longest wait for the sockets of an ended process to go.
+const SILENT: Duration = Duration::from_secs(10);
 /// How often ports are tried.
 const TRY_EVERY: Duration = Duration::from_millis(5);
 
@@ -110,10 +112,15 @@ impl Process {
         let Some(mut child) = self.child.take() else {
             return Err(format!("{name} does not run, so it cannot be ended"));
         };
+        if let Ok(Some(status)) = child.try_wait() {
+            let log = self.plan.log.display();
+            return Err(format!("{name} had ended by itself with {status}: see {log}"));
+        }
         let began = Instant::now();
         send_signal(&mut child, signal);
         while began.elapsed() < READY {
             if matches!(child.try_wait(), Ok(Some(_))) {
+                self.await_silence();
                 return Ok(());
             }
             std::thread::sleep(TRY_EVERY);
@@ -121,6 +128,16 @@ impl Process {
         send_signal(&mut child, libc::SIGKILL);
         let _ = child.wait();
         Err(format!("{name} did not end within {} s", READY.as_secs()))
+    }
+
+    /// Waits until nobody answers at its addresses any more: the kernel takes down the sockets of a killed process that used io_uring some
+    /// time after the process, and they would pass for those of the next one.
+    fn await_silence(&self) {
+        let began = Instant::now();
+        while self.plan.addresses.iter().any(|address| answers(address)) && began.elapsed() < SILENT
+        {
+            std::thread::sleep(TRY_EVERY);
+        }
     }
 
     /// Stops its clock: it does nothing any more, and the kernel keeps its connections.
@@ -148,6 +165,7 @@ impl Drop for Process {
         if let Some(mut child) = self.child.take() {
             send_signal(&mut child, libc::SIGKILL);
             let _ = child.wait();
+            self.await_silence();
         }
     }
 }
@@ -156,14 +174,19 @@ impl Drop for Process {
 pub fn shell(command: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("exec {command}")).stdin(Stdio::null());
+    end_with_parent(&mut shell);
+    shell
+}
+
+/// Has a command that is still to be started end when this thread does, however that comes.
+pub fn end_with_parent(command: &mut Command) {
     let die_with_parent = || {
         // SAFETY: a system call on the new process alone, without memory.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         Ok(())
     };
     // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
-    unsafe { shell.pre_exec(die_with_parent) };
-    shell
+    unsafe { command.pre_exec(die_with_parent) };
 }
 
 /// To a process that has not ended: the id of one that has may be another's by now.

@@ -192,8 +192,7 @@ impl Memo {
             self.pause_left -= 1;
             return;
         }
-        let helped = self.text.is_empty() || self.uses >= USES_MIN;
-        self.pause = if helped { 0 } else { (2 * self.pause + 1).min(PAUSE_MAX) };
+        self.pause = if self.uses >= USES_MIN { 0 } else { (2 * self.pause + 1).min(PAUSE_MAX) };
         self.pause_left = self.pause;
         self.uses = 0;
         let built = self.build(text, fixed, ext);
@@ -207,7 +206,8 @@ impl Memo {
     /// `None` if the header has no form that could be kept.
     fn build(&mut self, text: &str, fixed: Fixed, ext: &[(Span, Span)]) -> Option<()> {
         let plain = text.len() <= TEXT_BYTES_MAX && ext.len() <= FIELDS_MAX;
-        if !plain || fixed.remark != Span::EMPTY {
+        // Of a number that is not 0, the place that names it is the one that counts, and not one in some object that is skipped.
+        if !plain || fixed.remark != Span::EMPTY || fixed.opaque == 0 {
             return None;
         }
         let mut fields = Vec::with_capacity(ext.len());
