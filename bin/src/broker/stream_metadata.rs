@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_lite::FutureExt;
 use ringmq_engine::state::delay::DelayOffsets;
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, QueueOffsets};
 
@@ -127,11 +126,9 @@ impl Broker {
 
     /// Ends when what was told is on its way, or does not get away for a while.
     pub(super) async fn commits_are_told(&self) {
-        let Some(master) = self.ha.master() else { return };
-        let late = async {
-            glommio::timer::Timer::new(TOLD_MAX).await;
-        };
-        master.told_is_sent().or(late).await;
+        if let Some(master) = self.ha.master() {
+            master.told_is_sent(TOLD_MAX).await;
+        }
     }
 
     /// What a slave gets first.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use futures_lite::FutureExt;
 use futures_lite::io::AsyncRead;
 use glommio::net::{TcpListener, TcpStream};
 use glommio::timer::{Timer, sleep};
@@ -25,6 +26,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::crc_of;
 use super::feed::Feed;
 use super::socket::Outgoing;
+use super::waiters::Waiters;
 use crate::gate::{PeerId, SyncGate};
 use crate::pair::{MasterAction, MasterClose, MasterLog, MasterSession};
 use crate::stock::{LogRange, Timing};
@@ -84,6 +86,10 @@ pub struct Peer {
     missed: Cell<bool>,
     /// Of what was [told](Master::tell), how much is sent to it.
     passed: Cell<u64>,
+    /// While something that was told is not sent to it: since when it has taken no frame.
+    stuck: Cell<Option<Instant>>,
+    /// It was told more than may wait for it, and has not caught up since.
+    overrun: Cell<bool>,
     /// Since when it reports although another connection of its slave has its place.
     replaced: Cell<Option<Instant>>,
     /// It is a slave of its own, with the id of another one.
@@ -166,6 +172,11 @@ impl Peer {
         granted && *self.state.borrow() == PeerState::Streaming
     }
 
+    /// Whether it takes what it is told, a frame at least each `at_most`.
+    fn gets_on(&self, at_most: Duration) -> bool {
+        !self.overrun.get() && self.stuck.get().is_none_or(|since| since.elapsed() < at_most)
+    }
+
     /// How long it has not held all that was visible; zero while it does.
     pub fn lag(&self, visible: u64) -> Duration {
         if self.acked.get() >= visible { Duration::ZERO } else { self.caught_up.get().elapsed() }
@@ -187,7 +198,7 @@ pub struct Master {
     /// Pieces of metadata told.
     told: Cell<u64>,
     /// Who waits for them to be sent.
-    waiting: RefCell<Vec<Waker>>,
+    waiting: Waiters,
     broker: Box<dyn Downstream>,
 }
 
@@ -277,7 +288,7 @@ impl Master {
             stopping: Cell::new(false),
             last_ended: RefCell::new(None),
             told: Cell::new(0),
-            waiting: RefCell::default(),
+            waiting: Waiters::default(),
             broker: Box::new(broker),
         });
         // SAFETY: the descriptor is open and ownership passes to the listener.
@@ -323,34 +334,39 @@ impl Master {
                 // One after the other is too much for it: all of it once, when it takes something again.
                 waiting.clear();
                 peer.missed.set(true);
+                peer.overrun.set(true);
             } else if !peer.missed.get() {
                 waiting.push_back(Rc::clone(&body));
+            }
+            if peer.stuck.get().is_none() {
+                peer.stuck.set(Some(Instant::now()));
             }
             peer.wake();
         }
     }
 
-    /// Ends when all that was told until now is sent to every slave that takes it, or the slave is gone.
-    pub async fn told_is_sent(&self) {
+    /// Ends when all that was told until now is sent to every slave that takes it, or after `at_most`. A slave that is gone, or has not
+    /// taken anything for so long, is not waited for.
+    pub async fn told_is_sent(&self, at_most: Duration) {
         let told = self.told.get();
-        poll_fn(|cx| {
-            let waits = |peer: &Rc<Peer>| peer.takes_metadata() && peer.passed.get() < told;
-            if !self.peers.borrow().iter().any(waits) {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        let is_due = || {
+            let waits = |peer: &Rc<Peer>| {
+                peer.takes_metadata() && peer.passed.get() < told && peer.gets_on(at_most)
+            };
+            !self.peers.borrow().iter().any(waits)
+        };
+        if is_due() {
+            return;
+        }
+        let late = async {
+            Timer::new(at_most).await;
+        };
+        self.waiting.wait_until(is_due).or(late).await;
     }
 
     /// The slave whose connection ended last, and why it did.
     pub fn last_ended(&self) -> Option<String> {
         self.last_ended.borrow().clone()
-    }
-
-    fn wake_waiting(&self) {
-        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     /// The connected slaves.
@@ -397,6 +413,8 @@ impl Master {
             metadata: RefCell::default(),
             missed: Cell::new(false),
             passed: Cell::new(0),
+            stuck: Cell::new(None),
+            overrun: Cell::new(false),
             replaced: Cell::new(None),
             second: Cell::new(false),
             waker: RefCell::default(),
@@ -413,7 +431,7 @@ impl Master {
         peer.fd.set(-1);
         self.gate.borrow_mut().leave(peer.id);
         self.peers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &peer));
-        self.wake_waiting();
+        self.waiting.wake();
         if let Err(why) = outcome
             && !self.stopping.get()
         {
@@ -525,7 +543,11 @@ impl Master {
         session.sent(now_ms);
         if !peer.has_metadata() && !session.has_metadata_waiting() {
             peer.passed.set(self.told.get());
-            self.wake_waiting();
+            peer.stuck.set(None);
+            peer.overrun.set(false);
+            self.waiting.wake();
+        } else {
+            peer.stuck.set(Some(Instant::now()));
         }
     }
 

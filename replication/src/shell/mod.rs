@@ -7,6 +7,7 @@ mod feed;
 pub mod master;
 pub mod slave;
 mod socket;
+mod waiters;
 
 /// CRC-32C of `[offset - len, offset)`; `None` if not all of it is in the log.
 ///
