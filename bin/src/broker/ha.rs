@@ -505,7 +505,7 @@ impl Upstream for MasterOfBroker {
         match ask(&addr, request::VIEW_MESSAGE_BY_ID, &ext).await {
             Ok(record) => Ok(Some(record)),
             // What the master says where it finds no record (stock 4.9.8: code 1).
-            Err(Unasked::Answered(_)) => Ok(None),
+            Err(Unasked::Answered { .. }) => Ok(None),
             Err(why) => Err(format!("{addr}: {why}")),
         }
     }

@@ -152,8 +152,19 @@ pub(super) enum Unasked {
     #[error("{0}")]
     Link(#[from] ClientError),
     /// It is a refusal.
-    #[error("answered {0}")]
-    Answered(String),
+    #[error("answered {code}: {remark}")]
+    Answered {
+        /// Its code.
+        code: i32,
+        /// What it says, if anything.
+        remark: String,
+    },
+}
+
+impl Unasked {
+    fn answered(answer: Command) -> Unasked {
+        Unasked::Answered { code: answer.code, remark: answer.remark.unwrap_or_default() }
+    }
 }
 
 /// The body of a master's answer.
@@ -169,8 +180,7 @@ pub(super) async fn ask(
     }
     let answer = client.call(command, MASTER_TIMEOUT).await?;
     if answer.code != response::SUCCESS {
-        let remark = answer.remark.unwrap_or_default();
-        return Err(Unasked::Answered(format!("{}: {remark}", answer.code)));
+        return Err(Unasked::answered(answer));
     }
     Ok(answer.body.to_vec())
 }
@@ -186,18 +196,33 @@ async fn tell_progress(addr: &str, progress: &OffsetTable) -> Result<(), Unasked
             };
             let known =
                 client.call(command(request::QUERY_CONSUMER_OFFSET), MASTER_TIMEOUT).await?;
-            let known = known.ext("offset").and_then(|offset| offset.parse::<i64>().ok());
+            let known = progress_in(known)?;
             if known.is_none_or(|known| known < offset) {
                 let commit = command(request::UPDATE_CONSUMER_OFFSET);
                 let commit = commit.with_ext("commitOffset", offset);
                 let done = client.call(commit, MASTER_TIMEOUT).await?;
                 if done.code != response::SUCCESS {
-                    return Err(Unasked::Answered(done.code.to_string()));
+                    return Err(Unasked::answered(done));
                 }
             }
         }
     }
     Ok(())
+}
+
+/// The offset in the answer to QUERY_CONSUMER_OFFSET; `None` if there is none.
+///
+/// # Errors
+/// A refusal, as of a master that is busy: that does not tell that it has none.
+fn progress_in(answer: Command) -> Result<Option<i64>, Unasked> {
+    match answer.code {
+        response::QUERY_NOT_FOUND => Ok(None),
+        response::SUCCESS => match answer.ext("offset").and_then(|offset| offset.parse().ok()) {
+            Some(offset) => Ok(Some(offset)),
+            None => Err(Unasked::answered(answer)),
+        },
+        _ => Err(Unasked::answered(answer)),
+    }
 }
 
 /// The address of the same host with a port so much lower.
@@ -209,7 +234,23 @@ pub(super) fn port_below(addr: &str, below: u16) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{VIP_BELOW, port_below};
+    use super::*;
+
+    #[test]
+    fn a_master_that_refuses_to_tell_progress_is_not_one_that_has_none() {
+        let answer = |code| Command { code, ..Command::request(0) };
+        let known = progress_in(answer(response::SUCCESS).with_ext("offset", 90));
+        assert!(matches!(known, Ok(Some(90))), "{known:?}");
+        let none = progress_in(answer(response::QUERY_NOT_FOUND));
+        assert!(matches!(none, Ok(None)), "{none:?}");
+        for code in [response::SUCCESS, response::SYSTEM_ERROR, response::SYSTEM_BUSY] {
+            let refused = progress_in(answer(code));
+            assert!(
+                matches!(refused, Err(Unasked::Answered { code: told, .. }) if told == code),
+                "{refused:?}"
+            );
+        }
+    }
 
     #[test]
     fn topics_are_asked_for_two_ports_below() {
