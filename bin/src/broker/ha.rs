@@ -9,7 +9,7 @@ use std::time::Duration;
 use glommio::{Task, TaskQueueHandle};
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_net::body::{Body, DataVersion, KvTable};
-use ringmq_net::code::request;
+use ringmq_net::code::{request, response};
 use ringmq_net::ha_term_frame::Capabilities;
 use ringmq_replication::gate::SyncGate;
 use ringmq_replication::shell::master::{Downstream, Master, MasterConfig, Peer, PeerState};
@@ -504,8 +504,8 @@ impl Upstream for MasterOfBroker {
         let ext = [("offset", offset.as_str())];
         match ask(&addr, request::VIEW_MESSAGE_BY_ID, &ext).await {
             Ok(record) => Ok(Some(record)),
-            // What the master says where it finds no record (stock 4.9.8: code 1).
-            Err(Unasked::Answered { .. }) => Ok(None),
+            // What the master says where it finds no record (stock 4.9.8). One that is busy has said nothing of it.
+            Err(Unasked::Answered { code: response::SYSTEM_ERROR, .. }) => Ok(None),
             Err(why) => Err(format!("{addr}: {why}")),
         }
     }
