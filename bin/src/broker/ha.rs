@@ -222,6 +222,8 @@ impl Broker {
     /// Whether the broker at an address that nobody told together with the HA port is the one behind it: a RingMQ node by the id of its
     /// term, a stock one by how far its log goes.
     async fn is_of_followed(&self, addr: &str) -> Result<(), String> {
+        // Before it is asked: what comes meanwhile is in no answer that was given earlier.
+        let end = self.shard.log().appended();
         let table = runtime_of(addr).await?;
         let term = self.ha.slave.get().and_then(|slave| slave.master_term());
         if let Some(term) = term {
@@ -232,7 +234,6 @@ impl Broker {
             };
         }
         let (min, max) = range_of(addr, &table)?;
-        let end = self.shard.log().appended();
         match (min..=max).contains(&end) {
             true => Ok(()),
             false => {
