@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ringmq_engine::state::delay::DelayOffsets;
-use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, QueueOffsets};
+use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, OffsetsFull, QueueOffsets};
 
 use super::Broker;
 use super::signal::Signal;
@@ -172,11 +172,9 @@ impl Broker {
 
     pub(super) fn take_offsets(&self, body: &[u8]) -> Result<(), String> {
         let table = OffsetTable::from_json(body, ENTRIES_MAX).map_err(|error| error.to_string())?;
-        let mut offsets = self.offsets.borrow_mut();
-        offsets.merge(&table).map_err(|error| error.to_string())?;
-        // What consumers went on to here is not lost meanwhile.
-        let untold = self.ha.untold.borrow();
-        offsets.merge(&untold).map_err(|error| error.to_string())
+        let mut untold = self.ha.untold.borrow_mut();
+        take_over(&table, &mut self.offsets.borrow_mut(), &mut untold)
+            .map_err(|error| error.to_string())
     }
 
     /// To the file alone: it counts once this broker is a master.
@@ -186,6 +184,25 @@ impl Broker {
         *self.delay_offsets.borrow_mut() = offsets;
         Ok(())
     }
+}
+
+/// Takes over a master's progress, forward or backward; but what consumers went on to here, and the master has not been told of, is not
+/// lost meanwhile. Where the master is as far, there is nothing to tell.
+fn take_over(
+    from: &OffsetTable,
+    offsets: &mut OffsetTable,
+    untold: &mut OffsetTable,
+) -> Result<(), OffsetsFull> {
+    for (group, topic, queues) in from.iter() {
+        for (queue, offset) in queues.iter() {
+            if untold.get(group, topic, queue).is_some_and(|here| here > offset) {
+                continue;
+            }
+            untold.take(group, topic, queue);
+            offsets.commit(group, topic, queue, offset)?;
+        }
+    }
+    Ok(())
 }
 
 /// Progress of groups on topics, some at a time.
@@ -208,6 +225,27 @@ fn pieces<'a>(all: impl Iterator<Item = (&'a str, &'a str, &'a QueueOffsets)>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_masters_progress_counts_but_where_consumers_went_further_here() {
+        let table = |entries: &[(i32, i64)]| {
+            let mut table = OffsetTable::default();
+            for (queue, offset) in entries {
+                table.commit("g", "t", *queue, *offset).expect("room");
+            }
+            table
+        };
+        let mut offsets = table(&[(0, 40), (1, 80), (2, 7), (3, 9)]);
+        let mut untold = table(&[(0, 40), (1, 80), (3, 9)]);
+        take_over(&table(&[(0, 10), (1, 90), (2, 5)]), &mut offsets, &mut untold).expect("room");
+        let of = |table: &OffsetTable| [0, 1, 2, 3].map(|queue| table.get("g", "t", queue));
+        assert_eq!(of(&offsets), [Some(40), Some(90), Some(5), Some(9)]);
+        assert_eq!(of(&untold), [Some(40), None, None, Some(9)], "what is left to be told");
+        // It has heard of it: from here on it counts, backward too.
+        take_over(&table(&[(0, 40)]), &mut offsets, &mut untold).expect("room");
+        take_over(&table(&[(0, 3)]), &mut offsets, &mut untold).expect("room");
+        assert_eq!(of(&offsets)[0], Some(3));
+    }
 
     #[test]
     fn what_is_committed_is_told_once_and_too_much_of_it_not_at_all() {

@@ -154,9 +154,9 @@ fn what_was_committed_at_the_slave_while_its_master_was_away_is_at_the_master_wh
     let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
     pair.master.create_topic(TOPIC, QUEUES);
     await_topic(&pair);
-    let commit = |broker: &Broker, queue: &str, offset: &str| {
+    let commit = |broker: &Broker, group: &str, queue: &str, offset: &str| {
         let progress = [
-            ("consumerGroup", "readers"),
+            ("consumerGroup", group),
             ("topic", TOPIC),
             ("queueId", queue),
             ("commitOffset", offset),
@@ -165,32 +165,38 @@ fn what_was_committed_at_the_slave_while_its_master_was_away_is_at_the_master_wh
         let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
         assert_eq!(done.code, 0);
     };
-    let reached = |broker: &Broker, queue: &str, offset: i64| {
-        let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", queue)];
+    let reached = |broker: &Broker, group: &str, queue: &str, offset: i64| {
+        let asked = [("consumerGroup", group), ("topic", TOPIC), ("queueId", queue)];
         let known = eventually(CAUGHT_UP_MAX, || {
             let mut conn = Conn::open(broker.address(0)).ok()?;
             let reply = conn.call(code::QUERY_CONSUMER_OFFSET, &asked, &[]).ok()?;
             (reply.code == 0 && reply.number("offset") == offset).then_some(())
         });
-        assert!(known.is_some(), "{offset} of queue {queue} is not at {}", broker.address(0));
+        assert!(
+            known.is_some(),
+            "{offset} of {group}'s queue {queue} is not at {}",
+            broker.address(0)
+        );
     };
-    commit(&pair.master, "0", "10");
-    commit(&pair.master, "1", "90");
-    reached(&pair.slave, "1", 90);
+    commit(&pair.master, "readers", "0", "10");
+    // A group of its own: what comes of it comes with no other commit.
+    commit(&pair.master, "others", "1", "90");
+    reached(&pair.slave, "others", "1", 90);
     pair.master.terminate(Duration::from_secs(20));
-    commit(&pair.slave, "0", "40");
+    commit(&pair.slave, "readers", "0", "40");
     // The master knows of more than this.
-    commit(&pair.slave, "1", "80");
+    commit(&pair.slave, "others", "1", "80");
+    reached(&pair.slave, "others", "1", 80);
     pair.master.start();
-    reached(&pair.master, "0", 40);
-    reached(&pair.master, "1", 90);
+    reached(&pair.master, "readers", "0", 40);
+    reached(&pair.master, "others", "1", 90);
     // From here on the slave follows again, backwards too.
-    reached(&pair.slave, "1", 90);
-    commit(&pair.master, "0", "5");
-    reached(&pair.slave, "0", 5);
+    reached(&pair.slave, "others", "1", 90);
+    commit(&pair.master, "readers", "0", "5");
+    reached(&pair.slave, "readers", "0", 5);
     // The slave dies right after: consumers go on at the master.
     pair.slave.sigkill();
-    reached(&pair.master, "0", 5);
+    reached(&pair.master, "readers", "0", 5);
 }
 
 #[test]

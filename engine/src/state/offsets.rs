@@ -285,6 +285,23 @@ impl OffsetTable {
         self.removed(removed)
     }
 
+    /// Takes out one queue's offset, if there is one.
+    pub fn take(&mut self, group: &str, topic: &str, queue_id: i32) -> Option<i64> {
+        let topics = self.groups.get_mut(group)?;
+        let queues = topics.get_mut(topic)?;
+        let at = queues.0.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
+        let (_, offset) = queues.0.remove(at);
+        if queues.is_empty() {
+            topics.remove(topic);
+            if topics.is_empty() {
+                self.groups.remove(group);
+            }
+            self.name_bytes -= pair_bytes(group, topic);
+        }
+        self.removed(1);
+        Some(offset)
+    }
+
     /// Forgets the offsets of one group on one topic; how many entries.
     pub fn remove(&mut self, group: &str, topic: &str) -> usize {
         let Some(topics) = self.groups.get_mut(group) else { return 0 };
@@ -467,6 +484,20 @@ mod tests {
         assert_eq!(table.len(), 4);
         let ids: Vec<i32> = table.queues("g", "T").unwrap().iter().map(|(id, _)| id).collect();
         assert_eq!(ids, [i32::MIN, -1, 0, i32::MAX]);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_the_others_and_no_names() {
+        let mut table = OffsetTable::new(2);
+        table.commit("g", "T", 0, 5).unwrap();
+        table.commit("g", "T", 1, 6).unwrap();
+        assert_eq!(table.take("g", "T", 2), None);
+        assert_eq!(table.take("g", "U", 0), None);
+        assert_eq!(table.take("g", "T", 0), Some(5));
+        assert_eq!((table.len(), table.get("g", "T", 1)), (1, Some(6)));
+        assert_eq!(table.take("g", "T", 1), Some(6));
+        assert_eq!((table.len(), table.name_bytes, table.iter().count()), (0, 0, 0));
+        assert_eq!(table.take("g", "T", 1), None);
     }
 
     #[test]
