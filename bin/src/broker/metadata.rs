@@ -4,7 +4,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_engine::state::{groups, topics};
 use ringmq_net::client::{Client, ClientError};
 use ringmq_net::code::{request, response};
@@ -64,10 +63,6 @@ impl Broker {
     }
 
     async fn copy_tables(&self, master: &Followed, addr: &str) {
-        if let Err(why) = self.hand_over_progress(addr).await {
-            let why = format!("to {addr}: {why}");
-            self.rare_log.warn("handing over what consumers committed here, trying on", &why);
-        }
         // What comes with the log is newer than any answer.
         let offsets =
             if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(master, addr).await };
@@ -83,21 +78,76 @@ impl Broker {
                 self.rare_log.warn("taking over the master's tables, trying on", &why);
             }
         }
+        // May take long, and nothing else waits for it.
+        if let Err(why) = self.hand_over_progress(master, addr).await {
+            let why = format!("to {addr}: {why}");
+            self.rare_log.warn("handing over what consumers committed here, trying on", &why);
+        }
     }
 
-    /// What consumers committed at this slave, because its master was away, goes to the master, where that does not know of more.
-    async fn hand_over_progress(&self, addr: &str) -> Result<(), Unasked> {
-        let untold = self.ha.untold.replace(OffsetTable::new(ENTRIES_MAX));
-        if untold.is_empty() {
+    /// What consumers committed at this slave, because its master was away, goes to the master, where that does not know of more. What it
+    /// has taken is not handed over again when it refuses something else.
+    async fn hand_over_progress(&self, master: &Followed, addr: &str) -> Result<(), String> {
+        let names = |(group, topic, _): (&str, &str, _)| (group.to_owned(), topic.to_owned());
+        let pairs: Vec<(String, String)> = self.ha.untold.borrow().iter().map(names).collect();
+        if pairs.is_empty() {
             return Ok(());
         }
-        let told = tell_progress(addr, &untold).await;
-        if told.is_err() {
-            let newer = self.ha.untold.replace(untold);
-            // It was taken out of a table of the same bound; what is beyond it now is lost as a slave's commits are with stock.
-            let _ = self.ha.untold.borrow_mut().merge(&newer);
+        let connected = Client::connect(addr, MASTER_TIMEOUT).await;
+        let client = connected.map_err(|why| why.to_string())?;
+        let mut outcome = Ok(());
+        for (group, topic) in &pairs {
+            let queues = self.ha.untold.borrow().queues(group, topic).cloned();
+            for (queue, _) in queues.unwrap_or_default().iter() {
+                if self.ha.followed().as_ref() != Some(master) {
+                    return Err("another connection to a master is followed by now".to_owned());
+                }
+                match self.hand_over_queue(&client, group, topic, queue).await {
+                    Ok(()) => {}
+                    Err(why @ Unasked::Link(_)) => return Err(why.to_string()),
+                    Err(why) => {
+                        outcome = Err(format!("{group} on {topic}, queue {queue}: {why}"));
+                    }
+                }
+            }
         }
-        told
+        outcome
+    }
+
+    /// The same of one queue. What the master tells while it is asked counts: it may have heard already.
+    async fn hand_over_queue(
+        &self,
+        client: &Client,
+        group: &str,
+        topic: &str,
+        queue: i32,
+    ) -> Result<(), Unasked> {
+        let Some(offset) = self.ha.untold.borrow_mut().take(group, topic, queue) else {
+            return Ok(());
+        };
+        let told = tell_progress(client, group, topic, queue, offset).await;
+        let mut offsets = self.offsets.borrow_mut();
+        let here = offsets.get(group, topic, queue);
+        match told {
+            Ok(more) => {
+                // An entry that is there has its room.
+                if here == Some(offset) {
+                    let _ = offsets.commit(group, topic, queue, more);
+                }
+                Ok(())
+            }
+            Err(why) => {
+                let mut untold = self.ha.untold.borrow_mut();
+                // Consumers may have gone on here. What is beyond the bound is lost as a slave's commits are with stock.
+                if untold.get(group, topic, queue).is_none() {
+                    let _ = untold.commit(group, topic, queue, offset);
+                    if here.is_none_or(|here| here < offset) {
+                        let _ = offsets.commit(group, topic, queue, offset);
+                    }
+                }
+                Err(why)
+            }
+        }
     }
 
     async fn copy_topics(&self, master: &Followed, addr: &str) -> Result<(), String> {
@@ -185,29 +235,28 @@ pub(super) async fn ask(
     Ok(answer.body.to_vec())
 }
 
-/// Commits at the broker at `addr` what lies beyond what it has.
-async fn tell_progress(addr: &str, progress: &OffsetTable) -> Result<(), Unasked> {
-    let client = Client::connect(addr, MASTER_TIMEOUT).await?;
-    for (group, topic, queues) in progress.iter() {
-        for (queue, offset) in queues.iter() {
-            let command = |code| {
-                let command = Command::request(code).with_ext("consumerGroup", group);
-                command.with_ext("topic", topic).with_ext("queueId", queue)
-            };
-            let known =
-                client.call(command(request::QUERY_CONSUMER_OFFSET), MASTER_TIMEOUT).await?;
-            let known = progress_in(known)?;
-            if known.is_none_or(|known| known < offset) {
-                let commit = command(request::UPDATE_CONSUMER_OFFSET);
-                let commit = commit.with_ext("commitOffset", offset);
-                let done = client.call(commit, MASTER_TIMEOUT).await?;
-                if done.code != response::SUCCESS {
-                    return Err(Unasked::answered(done));
-                }
-            }
-        }
+/// Commits one queue's progress at the master if that does not know of more; what it has then.
+async fn tell_progress(
+    client: &Client,
+    group: &str,
+    topic: &str,
+    queue: i32,
+    offset: i64,
+) -> Result<i64, Unasked> {
+    let command = |code| {
+        let command = Command::request(code).with_ext("consumerGroup", group);
+        command.with_ext("topic", topic).with_ext("queueId", queue)
+    };
+    let asked = client.call(command(request::QUERY_CONSUMER_OFFSET), MASTER_TIMEOUT).await?;
+    if let Some(known) = progress_in(asked)?.filter(|known| *known >= offset) {
+        return Ok(known);
     }
-    Ok(())
+    let commit = command(request::UPDATE_CONSUMER_OFFSET).with_ext("commitOffset", offset);
+    let done = client.call(commit, MASTER_TIMEOUT).await?;
+    if done.code != response::SUCCESS {
+        return Err(Unasked::answered(done));
+    }
+    Ok(offset)
 }
 
 /// The offset in the answer to QUERY_CONSUMER_OFFSET; `None` if there is none.

@@ -194,6 +194,10 @@ fn what_was_committed_at_the_slave_while_its_master_was_away_is_at_the_master_wh
     reached(&pair.slave, "others", "1", 90);
     commit(&pair.master, "readers", "0", "5");
     reached(&pair.slave, "readers", "0", 5);
+    // Nor does it stay behind when a consumer goes on here while the master is there: nothing else tells it of this queue.
+    commit(&pair.slave, "others", "1", "70");
+    reached(&pair.slave, "others", "1", 90);
+    reached(&pair.master, "others", "1", 90);
     // The slave dies right after: consumers go on at the master.
     pair.slave.sigkill();
     reached(&pair.master, "readers", "0", 5);

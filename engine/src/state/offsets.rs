@@ -249,16 +249,6 @@ impl OffsetTable {
         Ok(queues.len())
     }
 
-    /// Takes over the whole table of a master: received entries replace own ones, nothing is removed.
-    pub fn merge(&mut self, from: &OffsetTable) -> Result<(), OffsetsFull> {
-        for (group, topic, queues) in from.iter() {
-            for (queue_id, offset) in queues.iter() {
-                self.commit(group, topic, queue_id, offset)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Forgets all offsets of a group; how many entries.
     pub fn remove_group(&mut self, group: &str) -> usize {
         let removed = self.groups.remove(group);
