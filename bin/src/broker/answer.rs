@@ -1,5 +1,6 @@
 //! Answers given after the request's frame is gone: by tasks that had to read or wait.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use ringmq_engine::log::Slice;
@@ -17,6 +18,8 @@ use super::{Broker, Refusal};
 
 /// Slow tasks that may run at once on one shard; beyond it a client is told to try again.
 const SLOW_TASKS_MAX: usize = 1024;
+/// Commits that may wait for slaves at once on one shard; beyond it they are answered at once.
+const COMMITS_WAITING_MAX: usize = 1024;
 
 /// Whom a task answers. Gives exactly one answer, or none to a one-way request.
 pub(super) struct Answer {
@@ -151,16 +154,44 @@ impl Broker {
                 "[OVERLOAD]system busy, start flow control for a while",
             ));
         }
-        self.slow_tasks.set(self.slow_tasks.get() + 1);
+        self.spawn_counted(|broker| &broker.slow_tasks, work);
+        Ok(())
+    }
+
+    fn spawn_counted(
+        self: &Rc<Self>,
+        count: fn(&Broker) -> &Cell<usize>,
+        work: impl AsyncFnOnce(Rc<Broker>) + 'static,
+    ) {
+        count(self).set(count(self).get() + 1);
         let broker = Rc::clone(self);
         glommio::spawn_local(async move {
             work(Rc::clone(&broker)).await;
-            broker.slow_tasks.set(broker.slow_tasks.get() - 1);
+            count(&broker).set(count(&broker).get() - 1);
             broker.run_released();
             broker.flush_replies();
         })
         .detach();
-        Ok(())
+    }
+
+    /// Answers a commit when slaves are told of it; whether it will. Not if too many wait already: it is stored, and being told.
+    pub(super) fn answer_when_told(
+        self: &Rc<Self>,
+        conn: &Rc<Conn>,
+        view: &HeaderView<'_>,
+    ) -> bool {
+        if self.commits_waiting.get() >= COMMITS_WAITING_MAX {
+            return false;
+        }
+        let answer = Answer::to(self, conn, view);
+        self.spawn_counted(
+            |broker| &broker.commits_waiting,
+            async move |broker: Rc<Broker>| {
+                broker.commits_are_told().await;
+                answer.done();
+            },
+        );
+        true
     }
 
     /// [`Broker::spawn_slow`] with the means to answer.

@@ -230,6 +230,7 @@ impl Broker {
             rewriter: RefCell::new(PropertiesRewriter::new()),
             batch_texts: RefCell::default(),
             slow_tasks: Cell::new(0),
+            commits_waiting: Cell::new(0),
             next_random: Cell::new((now_ms as u64) | 1),
             next_opaque: Cell::new(0),
             calls: Calls::default(),
@@ -453,6 +454,7 @@ impl Broker {
         let deadline = self.clock.monotonic_ms() + ANSWER_WAIT.as_millis() as i64;
         while (self.acks.waiting() > 0
             || self.slow_tasks.get() > 0
+            || self.commits_waiting.get() > 0
             || !self.released.borrow().is_empty())
             && self.clock.monotonic_ms() < deadline
         {

@@ -158,6 +158,8 @@ struct Broker {
     rewriter: RefCell<PropertiesRewriter>,
     batch_texts: RefCell<BatchTexts>,
     slow_tasks: Cell<usize>,
+    /// Commits that are answered when slaves are told.
+    commits_waiting: Cell<usize>,
     next_random: Cell<u64>,
     next_opaque: Cell<i32>,
     /// What was asked of clients and is not answered yet.

@@ -22,17 +22,12 @@ impl Broker {
         let UpdateConsumerOffsetHeader { consumer_group: group, topic, queue_id, .. } = header;
         self.commit_offset(group, topic, queue_id, header.commit_offset);
         // Who waits for the answer may rely on the commit, even if this is the last that is heard of this broker.
-        if !view.is_oneway() && self.tell_commit(group, topic, queue_id) {
-            let told = self.answer_slowly(conn, view, async move |broker: Rc<Broker>, answer| {
-                broker.commits_are_told().await;
-                answer.done();
-            });
-            // Too many wait already: it is stored, and told without an answer that waits for it.
-            if told.is_ok() {
-                return Ok(());
-            }
+        let waits = !view.is_oneway()
+            && self.tell_commit(group, topic, queue_id)
+            && self.answer_when_told(conn, view);
+        if !waits {
+            self.reply_done(conn, view);
         }
-        self.reply_done(conn, view);
         Ok(())
     }
 
