@@ -204,6 +204,8 @@ pub struct Slave {
     master_end: Cell<u64>,
     received: Cell<u64>,
     connections: Cell<u64>,
+    /// The present or last connection came to be followed.
+    reached: Cell<bool>,
     /// Tries since the last time that the master was followed.
     failures: Cell<u64>,
     /// Why the last connection, or try of one, ended.
@@ -269,6 +271,7 @@ impl Slave {
             master_end: Cell::new(0),
             received: Cell::new(0),
             connections: Cell::new(0),
+            reached: Cell::new(false),
             failures: Cell::new(0),
             last_error: RefCell::new(None),
         })
@@ -396,11 +399,14 @@ impl Slave {
                 continue;
             };
             let began = Instant::now();
+            self.reached.set(false);
             let outcome = self.follow(&addr, &upstream).await;
             *self.master.borrow_mut() = None;
             *self.followed.borrow_mut() = None;
             let mut diverged = false;
-            self.failures.set(self.failures.get() + 1);
+            if !self.reached.get() {
+                self.failures.set(self.failures.get() + 1);
+            }
             if let Err(why) = &outcome {
                 *self.last_error.borrow_mut() = Some(format!("{addr}: {why}"));
             }
@@ -669,6 +675,7 @@ impl Slave {
                     let terms = matches!(talk.session.speech(), Speech::Terms { .. });
                     self.granted.set(terms.then(|| talk.session.granted()));
                     self.master_term.set(talk.session.master_term());
+                    self.reached.set(true);
                     self.failures.set(0);
                     if terms {
                         *self.ringmq.borrow_mut() = Some(addr.to_owned());
