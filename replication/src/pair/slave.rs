@@ -183,6 +183,18 @@ pub enum Trouble {
         /// Its end.
         max: u64,
     },
+    /// A stock master's log begins after this one ends.
+    #[error(
+        "the master's log [{min}, {max}) begins after this one ends, at {own}: what comes next here is deleted there; move this store away and let it join empty"
+    )]
+    Behind {
+        /// Our end.
+        own: u64,
+        /// Its first byte.
+        min: u64,
+        /// Its end.
+        max: u64,
+    },
     /// A stock master has something else where our last message is.
     #[error(
         "the master does not have the message that this log has at physical offset {0}: the logs are not of one history; decide whose log goes, move that store away, let it join empty"
@@ -220,6 +232,7 @@ impl Trouble {
                 | Trouble::BelowAcknowledged { .. }
                 | Trouble::Shards { .. }
                 | Trouble::Shorter { .. }
+                | Trouble::Behind { .. }
                 | Trouble::OtherMessage(_)
                 | Trouble::Refused { .. }
         )

@@ -505,8 +505,7 @@ impl Slave {
             return Err(Trouble::Shorter { own: end, min, max }.into());
         }
         if end < min {
-            let offset = i64::try_from(min).unwrap_or(i64::MAX);
-            return Err(Trouble::Refused { reason: 2, offset }.into());
+            return Err(Trouble::Behind { own: end, min, max }.into());
         }
         let Some((at, record)) = self.shard.last_record().await? else { return Ok(true) };
         if at >= min {
