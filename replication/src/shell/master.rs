@@ -39,7 +39,7 @@ pub use crate::pair::PeerState;
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Connections that may be open at once; further ones are closed. Slaves are few.
 const PEERS_MAX: usize = 64;
-/// Pieces of metadata that wait for a slave that does not take them.
+/// Pieces of metadata that wait for a slave that does not take them, beside those of all of it.
 const METADATA_WAITING_MAX: usize = 256;
 /// Frames that leave at once for a slave; a write brings one or two.
 const PUSHED_FRAMES_MAX: usize = 4;
@@ -82,6 +82,8 @@ pub struct Peer {
     granted: Cell<Option<Capabilities>>,
     /// Metadata that its session has no room for yet.
     metadata: RefCell<VecDeque<Rc<[u8]>>>,
+    /// How many of these, the first ones, are of all metadata.
+    whole: Cell<usize>,
     /// It has to get all metadata.
     missed: Cell<bool>,
     /// Of what was [told](Master::tell), how much is sent to it.
@@ -330,9 +332,11 @@ impl Master {
         self.told.set(self.told.get() + 1);
         for peer in self.peers.borrow().iter().filter(|peer| peer.takes_metadata()) {
             let mut waiting = peer.metadata.borrow_mut();
-            if waiting.len() >= METADATA_WAITING_MAX {
-                // One after the other is too much for it: all of it once, when it takes something again.
-                waiting.clear();
+            let whole = peer.whole.get();
+            if waiting.len() >= METADATA_WAITING_MAX.saturating_add(whole) {
+                // One after the other is too much for it: all of it once, when it takes something again. If it is getting that now, it
+                // gets on with it, and gets it again then: a table of many pieces would never come to its end otherwise.
+                waiting.truncate(whole);
                 peer.missed.set(true);
                 peer.overrun.set(true);
             } else if !peer.missed.get() {
@@ -411,6 +415,7 @@ impl Master {
             slave: Cell::new(None),
             granted: Cell::new(None),
             metadata: RefCell::default(),
+            whole: Cell::new(0),
             missed: Cell::new(false),
             passed: Cell::new(0),
             stuck: Cell::new(None),
@@ -558,8 +563,10 @@ impl Master {
             let mut waiting = peer.metadata.borrow_mut();
             if waiting.is_empty() && peer.missed.take() {
                 waiting.extend(self.broker.metadata().into_iter().map(Rc::from));
+                peer.whole.set(waiting.len());
             }
             let Some(body) = waiting.pop_front() else { break };
+            peer.whole.set(peer.whole.get().saturating_sub(1));
             session.metadata(&body);
             some = true;
         }
