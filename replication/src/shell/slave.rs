@@ -93,7 +93,7 @@ pub trait Upstream {
     fn look_again(&self);
     /// What the master at this HA port is, asked by RocketMQ's ordinary requests.
     fn kind(&self, ha_addr: &str) -> impl Future<Output = MasterKind>;
-    /// First and last physical offset of the log of the master that is [connected](Slave::connected) to, asked the same way; `None` if
+    /// First and last physical offset of the log of the master that is connected to, asked the same way; `None` if
     /// nobody knows where that one can be asked.
     fn log_range(&self) -> impl Future<Output = Result<Option<(u64, u64)>, String>>;
     /// Its record at a physical offset, asked the same way; `None` if it has no record there.
