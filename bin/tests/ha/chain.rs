@@ -2,11 +2,11 @@
 
 use crate::support::broker::NameServer;
 use crate::support::ha::{
-    QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
+    Backup, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
 };
 use crate::support::journal::Journal;
 use crate::support::{Broker, Target, tempdir};
-use crate::{QUEUES, STOP_MAX, TOPIC, journal, send, small_segments, stream};
+use crate::{QUEUES, TOPIC, journal, send, small_segments, stream};
 
 fn epochs(broker: &Broker) -> String {
     std::fs::read_to_string(broker.store_dir().join("epochFileCheckpoint")).unwrap_or_default()
@@ -51,16 +51,11 @@ fn a_slave_of_a_slave_hears_of_new_terms_and_is_cut_with_it() {
         follow_on(&first);
     }
     // The master goes back to what it was, as from a backup: both are cut there.
-    first.terminate(STOP_MAX);
-    let (store, copy) = (first.store_dir(), dir.path().join("backup"));
-    let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
-    assert!(copied.expect("cp").success());
-    first.start();
+    let backup = Backup::take(&mut first, dir.path());
     send(&first, &Journal::create(&dir.path().join("lost")), 300);
     follow_on(&first);
     first.sigkill();
-    std::fs::remove_dir_all(&store).expect("the disk is lost");
-    std::fs::rename(&copy, &store).expect("the backup");
+    backup.restore();
     first.start();
     await_text(first.address(0), "ringmqHaSlaves", |slaves| !slaves.is_empty());
     send(&first, &journal, 100);

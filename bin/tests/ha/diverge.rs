@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use crate::support::ha::{
-    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs, number,
-    runtime,
+    Backup, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
+    number, runtime,
 };
 use crate::support::journal::Journal;
 use crate::support::load::Load;
 use crate::support::wire::{Conn, code};
 use crate::support::{Broker, tempdir};
 use crate::{
-    MASTER, QUEUES, SLAVE, STOP_MAX, TOPIC, journal, role, send, small_segments, spec, stream,
+    MASTER, QUEUES, SLAVE, STOP_MAX, TOPIC, exchange, journal, role, send, small_segments, spec,
+    stream,
 };
 
 /// The lines of a broker's epoch file behind count and checksum.
@@ -98,17 +99,12 @@ fn a_running_slave_whose_master_is_replaced_by_one_with_less_is_cut_and_goes_on(
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
     // The master's disk is set back to what it was, as from a backup, and it goes on from there.
-    pair.master.terminate(STOP_MAX);
-    let (store, copy) = (pair.master.store_dir(), dir.path().join("backup"));
-    let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
-    assert!(copied.expect("cp").success());
-    pair.master.start();
+    let backup = Backup::take(&mut pair.master, dir.path());
     let lost = Journal::create(&dir.path().join("lost"));
     send(&pair.master, &lost, 500);
     pair.await_caught_up();
     pair.master.sigkill();
-    std::fs::remove_dir_all(&store).expect("the disk is lost");
-    std::fs::rename(&copy, &store).expect("the backup");
+    backup.restore();
     pair.master.start();
     send(&pair.master, &journal, 500);
     await_text(pair.slave.address(0), "ringmqHaCut", |cut| cut.contains("at="));
@@ -129,11 +125,7 @@ fn what_was_acknowledged_because_slaves_hold_it_is_never_cut() {
     send(&pair.master, &journal, 200);
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
-    let (store, copy) = (pair.master.store_dir(), dir.path().join("backup"));
-    pair.master.terminate(STOP_MAX);
-    let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
-    assert!(copied.expect("cp").success());
-    pair.master.start();
+    let backup = Backup::take(&mut pair.master, dir.path());
     await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
     send(&pair.master, &journal, 1_000);
     // The slave hears of it with the next frame or heartbeat.
@@ -141,8 +133,7 @@ fn what_was_acknowledged_because_slaves_hold_it_is_never_cut() {
         bound.parse::<u64>().is_ok_and(|bound| bound > 100_000)
     });
     pair.master.sigkill();
-    std::fs::remove_dir_all(&store).expect("the disk is lost");
-    std::fs::rename(&copy, &store).expect("an old backup");
+    backup.restore();
     pair.master.start();
     let end = number(pair.slave.address(0), "commitLogMaxOffset").expect("its end");
     await_text(pair.slave.address(0), "ringmqHaState", |state| {
@@ -159,12 +150,7 @@ fn what_was_acknowledged_because_slaves_hold_it_is_never_cut() {
     // What to do is in the message: the slave becomes the master, and the other one follows it.
     pair.master.terminate(STOP_MAX);
     pair.slave.terminate(STOP_MAX);
-    role(&mut pair.slave, &MASTER);
-    pair.slave.start();
-    role(&mut pair.master, &SLAVE);
-    pair.master.start();
-    await_caught_up(pair.slave.address(0), pair.master.address(0));
-    compare_logs(&pair.slave.store_dir(), &pair.master.store_dir());
+    exchange(&mut pair);
     assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
 }
 

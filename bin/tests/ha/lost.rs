@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::ha::{
-    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs, number,
-};
+use crate::support::ha::{Backup, Pair, QUICK, assert_has_acknowledged, await_text, number};
 use crate::support::tempdir;
-use crate::{MASTER, QUEUES, SLAVE, STOP_MAX, TOPIC, journal, role, send, small_segments, stream};
+use crate::{QUEUES, STOP_MAX, TOPIC, exchange, journal, send, small_segments, stream};
 
 #[test]
 fn a_master_that_lost_what_was_acknowledged_does_not_start_and_its_slave_takes_its_place() {
@@ -18,19 +16,14 @@ fn a_master_that_lost_what_was_acknowledged_does_not_start_and_its_slave_takes_i
     send(&pair.master, &journal, 200);
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
-    let (store, copy) = (pair.master.store_dir(), dir.path().join("copy"));
-    pair.master.terminate(STOP_MAX);
-    let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
-    assert!(copied.expect("cp").success());
-    pair.master.start();
+    let backup = Backup::take(&mut pair.master, dir.path());
     await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
     send(&pair.master, &journal, 500);
     pair.master.terminate(STOP_MAX);
     // As after a power loss: the log's end is gone, and what says how much was acknowledged is not.
     let bound = std::path::Path::new("ringmq/replicated");
-    std::fs::copy(store.join(bound), copy.join(bound)).expect("the bound");
-    std::fs::remove_dir_all(&store).expect("the store");
-    std::fs::rename(&copy, &store).expect("the shorter one");
+    std::fs::copy(pair.master.store_dir().join(bound), backup.copy.join(bound)).expect("the bound");
+    backup.restore();
     pair.master.spawn();
     let ended = pair.master.process().wait(Duration::from_secs(30)).expect("it does not serve");
     assert!(!ended.success());
@@ -48,12 +41,7 @@ fn a_master_that_lost_what_was_acknowledged_does_not_start_and_its_slave_takes_i
     pair.master.terminate(STOP_MAX);
     pair.slave.terminate(STOP_MAX);
     // What the message said: the slave becomes the master.
-    role(&mut pair.slave, &MASTER);
-    pair.slave.start();
-    role(&mut pair.master, &SLAVE);
-    pair.master.start();
-    await_caught_up(pair.slave.address(0), pair.master.address(0));
-    compare_logs(&pair.slave.store_dir(), &pair.master.store_dir());
+    exchange(&mut pair);
     assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal);
     assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
 }

@@ -30,6 +30,7 @@ mod wiped;
 use std::sync::Arc;
 use std::time::Duration;
 
+use support::ha::{Pair, await_caught_up, compare_logs};
 use support::journal::Journal;
 use support::load::{Load, LoadSpec};
 use support::{Broker, Options, TempDir};
@@ -43,6 +44,16 @@ const SLAVE: [&str; 4] = ["--role", "slave", "--broker-id", "1"];
 
 fn role(broker: &mut Broker, args: &[&str]) {
     broker.options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+}
+
+/// The slave becomes the master and the master, whose log parted from it, its slave: their logs are equal then. Neither runs before.
+fn exchange(pair: &mut Pair) {
+    role(&mut pair.slave, &MASTER);
+    pair.slave.start();
+    role(&mut pair.master, &SLAVE);
+    pair.master.start();
+    await_caught_up(pair.slave.address(0), pair.master.address(0));
+    compare_logs(&pair.slave.store_dir(), &pair.master.store_dir());
 }
 
 /// A load of some hundred messages a second on every shard.

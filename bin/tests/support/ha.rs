@@ -167,3 +167,27 @@ pub fn assert_shard_has(
         assert_eq!(found.get(&place), Some(&Some(acked.id)), "{acked:?} is not at {place:?}");
     }
 }
+
+/// A copy of a broker's store, as of a backup.
+pub struct Backup {
+    store: PathBuf,
+    pub copy: PathBuf,
+}
+
+impl Backup {
+    /// Ends the broker for it, and starts it again.
+    pub fn take(broker: &mut Broker, dir: &Path) -> Backup {
+        broker.terminate(Duration::from_secs(30));
+        let (store, copy) = (broker.store_dir(), dir.join("backup"));
+        let copied = std::process::Command::new("cp").arg("-a").arg(&store).arg(&copy).status();
+        assert!(copied.expect("cp").success());
+        broker.start();
+        Backup { store, copy }
+    }
+
+    /// The broker, which does not run, goes back to it.
+    pub fn restore(self) {
+        std::fs::remove_dir_all(&self.store).expect("the disk is lost");
+        std::fs::rename(&self.copy, &self.store).expect("the backup");
+    }
+}
