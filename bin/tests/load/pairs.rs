@@ -49,5 +49,5 @@ fn a_pair_is_one_endpoint_whose_slave_comes_and_goes() {
         assert!(told(row, "CPU s per M").is_some_and(|cpu| cpu > 0.0), "{row}: {table}");
     }
     assert!(told("catches up", "seconds").is_some_and(|seconds| seconds > 0.0), "{table}");
-    assert!(told("stopped slave", "MB more resident").is_some(), "{table}");
+    assert!(told("stopped slave", "MB more own memory").is_some(), "{table}");
 }
