@@ -71,19 +71,18 @@ fn after_an_end_in_order_or_by_drop_all_is_stored_and_after_a_kill_nothing_is_lo
         match end {
             "shutdown" => inner.block_on(consumer.shutdown()).unwrap(),
             "client" => inner.block_on(client.shutdown()).unwrap(),
-            "drop" => {
-                drop((consumer, client));
-                // Nobody waits for it, but it needs its runtime.
-                outer.block_on(async {
-                    let peer = watcher.broker(&broker.address(0).to_string());
-                    while peer.consumer_ids(end).await.is_ok_and(|ids| !ids.is_empty()) {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                    }
-                });
-            }
+            // Nobody waits for it, but it needs its runtime.
+            "drop" => drop((consumer, client)),
             // All tasks and connections end in the middle of what they do.
             _ => inner.shutdown_background(),
         }
+        // What it sent last may be under way still: the broker has all of it once it has seen the connection's end.
+        outer.block_on(async {
+            let peer = watcher.broker(&broker.address(0).to_string());
+            while peer.consumer_ids(end).await.is_ok_and(|ids| !ids.is_empty()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
         let after = outer.block_on(stored(&watcher, &broker, end));
         assert_eq!(seen.repeats(), 0, "{end}");
         if end == "kill" {
