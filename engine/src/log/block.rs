@@ -14,9 +14,6 @@ use ringmq_net::prefetch::prefetch;
 /// What the log writes in, in bytes, whatever alignment a device reports.
 pub const UNIT: usize = 4096;
 
-/// Bytes of a block that are fetched ahead of an append. In longer ones the processor sees by itself where the writing goes.
-const PREFETCH_BYTES_MAX: usize = 2048;
-
 /// The unit as an offset.
 pub(super) const UNIT_U64: u64 = UNIT as u64;
 
@@ -114,7 +111,7 @@ impl<B: BlockBuf> Tail<B> {
         self.append_start = start;
         let (taken, free) = self.buf.bytes_mut()[from..].split_at_mut(len);
         // Memory that was last used long ago: without this, the next append waits for it. What comes next is likely as long as this.
-        prefetch(&free[..free.len().min(len).min(PREFETCH_BYTES_MAX)]);
+        prefetch(&free[..free.len().min(len)]);
         (taken, start)
     }
 

@@ -12,8 +12,6 @@ use crate::queue::Unit;
 
 /// How many messages ahead a record is fetched into the processor's caches while another is checked: memory takes as long as one check.
 const FETCH_AHEAD_UNITS: usize = 2;
-/// Bytes of a record that are fetched so. In a longer one the processor sees by itself where the reading goes on.
-const PREFETCH_BYTES_MAX: usize = 2048;
 
 /// Why a read ended as it did. The names are RocketMQ's: they are the remark of a pull's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -363,9 +361,9 @@ fn prefetch_record(slice: &Slice, physical: u64, unit: &Unit) {
     let away = unit.physical_offset.checked_sub_unsigned(physical);
     let start = away.and_then(|away| slice.range.start.checked_add_signed(away as isize));
     let Some(start) = start else { return };
-    let size = usize::try_from(unit.size).unwrap_or_default().min(PREFETCH_BYTES_MAX);
-    if let Some(bytes) = (*slice.owner).as_ref().get(start..start.saturating_add(size)) {
-        prefetch(bytes);
+    let size = usize::try_from(unit.size).unwrap_or_default();
+    if let Some(bytes) = (*slice.owner).as_ref().get(start..) {
+        prefetch(&bytes[..bytes.len().min(size)]);
     }
 }
 
