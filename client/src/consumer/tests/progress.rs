@@ -258,9 +258,8 @@ async fn a_listener_may_end_its_consumer_and_an_end_that_nobody_waits_for_is_one
     assert_eq!(world.stored(0), Some(1));
 }
 
-#[tokio::test]
-async fn a_group_leaves_brokers_that_have_not_answered_its_first_heartbeat() {
-    let world = World::new(1).await;
+/// From now on the broker answers each heartbeat when there is a permit for it.
+fn hold_heartbeats(world: &World) -> Arc<Semaphore> {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     world.rule(move |command| {
@@ -272,6 +271,13 @@ async fn a_group_leaves_brokers_that_have_not_answered_its_first_heartbeat() {
             }))
         })
     });
+    gate
+}
+
+#[tokio::test]
+async fn a_group_leaves_brokers_that_have_not_answered_its_first_heartbeat() {
+    let world = World::new(1).await;
+    let gate = hold_heartbeats(&world);
     let builder = consumer(&world);
     let starting = tokio::spawn(async move { builder.start(|_| async {}).await });
     world.broker.until_asked(request::HEART_BEAT, 1).await;
@@ -289,17 +295,7 @@ async fn a_group_that_leaves_is_not_brought_back_by_a_heartbeat_under_way() {
     let world = World::new(1).await;
     let consumer = consumer(&world).start(|_| async {}).await.unwrap();
     eventually(|| consumer.progress("T").first().map(drop)).await;
-    let gate = Arc::new(Semaphore::new(0));
-    let held = gate.clone();
-    world.rule(move |command| {
-        let held = held.clone();
-        (command.code == request::HEART_BEAT).then(|| {
-            React::AnswerWhen(Box::pin(async move {
-                held.acquire().await.unwrap().forget();
-                ok()
-            }))
-        })
-    });
+    let gate = hold_heartbeats(&world);
     let before = world.broker.asked(request::HEART_BEAT).len();
     let client = world.client();
     let beat = tokio::spawn(async move { client.heartbeat(true).await });
