@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::support::client::{Client, Event, Running};
-use crate::support::ha::{Pair, QUICK, await_text};
+use crate::support::ha::{Pair, QUICK, await_streaming};
 use crate::support::journal::Journal;
 use crate::support::load::{Load, LoadSpec};
 use crate::support::wire::eventually;
@@ -59,7 +59,7 @@ fn java_consumers_go_on_at_the_slave_and_the_producer_when_the_master_is_back() 
     let mut pair = Pair::start(dir.path(), "sync-master", QUICK, small_segments());
     let topic = "flow_flood";
     pair.master.create_topic(topic, QUEUES);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     stream::await_at(&pair.slave, topic);
     let online = format!("online={topic}");
     let mut consumer = JAVA.start(&pair.master, dir.path(), "reader", QUEUES, &[&online]);
@@ -78,7 +78,7 @@ fn java_consumers_go_on_at_the_slave_and_the_producer_when_the_master_is_back() 
     producer.process.say("stop\n");
     let mut all = places(&producer.finish(PATIENCE), "sent");
     pair.master.start();
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     // Producers go on. A stock one with the defaults asks for the route after half a minute, so this is another one.
     let journal = journal(&dir);
     let spec = LoadSpec { topic: topic.to_owned(), ..spec() };

@@ -6,7 +6,8 @@ use std::process::Output;
 
 use crate::support::broker::ringmq;
 use crate::support::ha::{
-    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
+    Pair, QUICK, assert_has_acknowledged, await_caught_up, await_streaming, await_text,
+    compare_logs,
 };
 use crate::support::wire::Conn;
 use crate::support::{Broker, Options, Target, ports, tempdir};
@@ -56,7 +57,7 @@ fn a_master_that_waits_for_two_slaves_has_every_message_on_both() {
     pair.master.create_topic(TOPIC, QUEUES);
     let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
     for shard in 0..SHARDS {
-        await_text(pair.master.address(shard), "ringmqHaSlave_0", |s| s.contains("streaming"));
+        await_streaming(pair.master.address(shard));
     }
     // One of two is not enough, and is not waited for.
     let (reply, _) = send_one(&mut conn, "");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, await_text};
+use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, await_streaming};
 use crate::support::wire::{Conn, code, eventually, send_ext};
 use crate::support::{Broker, Options, checker, tempdir};
 use crate::{MASTER, STOP_MAX, TOPIC, role, stream};
@@ -30,7 +30,7 @@ fn delayed_messages_are_delivered_once_each_across_a_change_of_masters() {
     let options = Options { config, ..Options::default() };
     let mut pair = Pair::start(dir.path(), "sync-master", QUICK, options);
     pair.master.create_topic(TOPIC, 1);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     stream::await_topic_at(&pair.slave);
     let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
     for n in 0..2 * EACH {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::broker::{create_topic_at, ringmq};
 use crate::support::ha::{
-    CAUGHT_UP_MAX, assert_shard_has, await_caught_up, await_text, compare_logs,
+    CAUGHT_UP_MAX, assert_shard_has, await_caught_up, await_streaming, await_text, compare_logs,
 };
 use crate::support::load::Load;
 use crate::support::net::in_own_network;
@@ -122,7 +122,7 @@ fn start(name: &'static str, slaves: &[(&str, u16)]) -> Deployment {
     }
     for ((_, slave), (_, master)) in slaves.iter().zip(MASTERS) {
         await_text(at(*slave), "ringmqHaState", |state| state == "following");
-        await_text(at(master), "ringmqHaSlave_0", |peer| peer.contains("state=streaming"));
+        await_streaming(at(master));
         stream::await_topic_on(at(*slave));
         await_route("slave", |route| route.contains(&at(*slave).to_string()));
     }
@@ -151,7 +151,7 @@ fn with_slaves(name: &'static str, synchronous: bool) {
     assert_shard_has(slaves[0], 0, TOPIC, QUEUES, &journal);
     deployment.start_again("broker-a");
     await_route("master again", |route| route.contains(&masters[0].to_string()));
-    await_text(masters[0], "ringmqHaSlave_0", |peer| peer.contains("state=streaming"));
+    await_streaming(masters[0]);
     let before = journal.count();
     let load = Load::start(&masters, &spec(), &journal);
     journal.await_count(before + 1_000);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::ha::{
-    Backup, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_text, compare_logs,
-    number, runtime,
+    Backup, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_streaming, await_text,
+    compare_logs, number, runtime,
 };
 use crate::support::journal::Journal;
 use crate::support::load::Load;
@@ -38,14 +38,7 @@ fn an_old_master_that_is_ahead_is_cut_where_it_parts_and_follows_the_new_one() {
     send(&pair.master, &lost, 4_000);
     let ahead = number(pair.master.address(0), "commitLogMaxOffset").expect("its end");
     // A consumer went on to the end of it.
-    let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
-    let progress = [
-        ("consumerGroup", "readers"),
-        ("topic", TOPIC),
-        ("queueId", "0"),
-        ("commitOffset", "1000000"),
-    ];
-    assert_eq!(conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply").code, 0);
+    stream::commit(&pair.master, "readers", "0", "1000000");
     // It stops in order, so that its consumers' progress is in its file.
     pair.master.terminate(STOP_MAX);
     role(&mut pair.slave, &MASTER);
@@ -121,12 +114,12 @@ fn what_was_acknowledged_because_slaves_hold_it_is_never_cut() {
     pair.master.start();
     pair.master.create_topic(TOPIC, QUEUES);
     pair.slave.start();
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 200);
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
     let backup = Backup::take(&mut pair.master, dir.path());
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 1_000);
     // The slave hears of it with the next frame or heartbeat.
     await_text(pair.slave.address(0), "ringmqHaAcknowledged", |bound| {
@@ -163,7 +156,7 @@ fn a_pair_whose_roles_are_exchanged_by_sigkill_under_load_has_equal_logs() {
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
     for round in 0..crate::support::rounds(3) {
-        await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+        await_streaming(pair.master.address(0));
         let before = journal.count();
         let load = Load::start(&pair.master.addresses(), &spec(), &journal);
         journal.await_count(before + 300);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::ha::{Pair, assert_has_acknowledged, await_text, number};
+use crate::support::ha::{Pair, assert_has_acknowledged, await_streaming, await_text, number};
 use crate::support::{Broker, Options, exclusive, rounds, tempdir};
 use crate::{QUEUES, TOPIC, journal, send};
 
@@ -27,7 +27,7 @@ fn an_idle_pair_stays_connected_costs_nothing_and_goes_on_at_once() {
     let journal = journal(&dir);
     let mut pair = Pair::start(dir.path(), "sync-master", SHORT, Options::default());
     pair.master.create_topic(TOPIC, QUEUES);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 100);
     pair.await_caught_up();
     let connections = number(pair.slave.address(0), "ringmqHaConnections");
@@ -54,7 +54,7 @@ fn an_idle_pair_stays_connected_costs_nothing_and_goes_on_at_once() {
     await_text(pair.slave.address(0), "ringmqHaState", |state| state.contains("silent"));
     pair.master.process().signal(libc::SIGCONT);
     await_text(pair.slave.address(0), "ringmqHaState", |state| state == "following");
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 100);
     pair.await_caught_up();
     pair.compare_logs();

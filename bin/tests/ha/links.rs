@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::ha::{Pair, QUICK, assert_has_acknowledged, await_text, number};
+use crate::support::ha::{
+    Pair, QUICK, assert_has_acknowledged, await_streaming, await_text, number,
+};
 use crate::support::link::Link;
 use crate::support::load::Load;
 use crate::support::random::Random;
@@ -24,7 +26,7 @@ fn linked(dir: &Path, role: &str, options: Options) -> (Pair, Link) {
     options.config = options.config.replacen("[ha]\n", &section, 1);
     pair.slave.start();
     pair.master.create_topic(TOPIC, QUEUES);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("state=streaming"));
+    await_streaming(pair.master.address(0));
     (pair, link)
 }
 

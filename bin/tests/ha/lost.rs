@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::ha::{Backup, Pair, QUICK, assert_has_acknowledged, await_text, number};
+use crate::support::ha::{
+    Backup, Pair, QUICK, assert_has_acknowledged, await_streaming, await_text, number,
+};
 use crate::support::tempdir;
 use crate::{QUEUES, STOP_MAX, TOPIC, exchange, journal, send, small_segments, stream};
 
@@ -12,12 +14,12 @@ fn a_master_that_lost_what_was_acknowledged_does_not_start_and_its_slave_takes_i
     let journal = journal(&dir);
     let mut pair = Pair::start(dir.path(), "sync-master", QUICK, small_segments());
     pair.master.create_topic(TOPIC, QUEUES);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 200);
     pair.await_caught_up();
     stream::await_topic_at(&pair.slave);
     let backup = Backup::take(&mut pair.master, dir.path());
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     send(&pair.master, &journal, 500);
     pair.master.terminate(STOP_MAX);
     // As after a power loss: the log's end is gone, and what says how much was acknowledged is not.

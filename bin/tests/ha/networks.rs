@@ -4,7 +4,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::broker::NameServer;
-use crate::support::ha::{Pair, QUICK, assert_has_acknowledged, await_text, number};
+use crate::support::ha::{
+    Pair, QUICK, assert_has_acknowledged, await_streaming, await_text, number,
+};
 use crate::support::load::Load;
 use crate::support::net::{FarNetwork, Wire, in_own_network};
 use crate::support::random::Random;
@@ -65,7 +67,7 @@ fn a_replication_port_that_cannot_be_reached_is_named_by_the_slave() {
     log.heal();
     pair.await_caught_up();
     await_text(pair.slave.address(0), "ringmqHaFailures", |failures| failures == "0");
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     assert_eq!(send_one(&mut conn, "").0.code, 0);
 }
 

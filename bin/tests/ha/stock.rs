@@ -56,7 +56,7 @@ fn a_stock_slave_behind_a_ringmq_master_has_every_byte_and_serves_it() {
     master.create_topic(TOPIC, QUEUES);
     // It joins while the log is in its first segment, and so has all of it.
     let address = master.address(0);
-    crate::support::ha::await_text(address, "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    crate::support::ha::await_streaming(address);
     send(&master, &journal, 3_000);
     await_caught_up(address, slave.address(0));
     assert!(number(address, "commitLogMaxOffset") > Some(2 << 20), "a segment's end on the way");

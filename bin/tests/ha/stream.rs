@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_text};
+use crate::support::ha::{
+    CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_streaming, await_text,
+};
 use crate::support::wire::{Conn, Reply, code, eventually, send_ext};
 use crate::support::{Broker, Options, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments};
@@ -73,6 +75,15 @@ fn call(pair: &Pair, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Reply {
     conn.call(code, ext, body).expect("a reply")
 }
 
+/// Commits a group's progress in a queue of the topic, and has the answer when it returns.
+pub(crate) fn commit(broker: &Broker, group: &str, queue: &str, offset: &str) {
+    let progress =
+        [("consumerGroup", group), ("topic", TOPIC), ("queueId", queue), ("commitOffset", offset)];
+    let mut conn = Conn::open(broker.address(0)).expect("a connection");
+    let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
+    assert_eq!(done.code, 0);
+}
+
 /// Tables are asked for every ten minutes here: what comes sooner comes with the log.
 const RARELY: &str =
     "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 600000\nstart = \"oldest\"\n";
@@ -83,28 +94,16 @@ fn what_was_committed_and_made_just_before_the_masters_death_is_at_its_slave() {
     let mut pair = Pair::start(dir.path(), "async-master", RARELY, Options::default());
     await_text(pair.slave.address(0), "ringmqHaState", |state| state == "following");
     // The first round is over: from here on nothing is asked for by time.
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     pair.master.create_topic(TOPIC, QUEUES);
     await_topic(&pair);
-    let commit = |pair: &Pair, offset: u64| {
-        let offset = offset.to_string();
-        let progress = [
-            ("consumerGroup", "readers"),
-            ("topic", TOPIC),
-            ("queueId", "2"),
-            ("commitOffset", offset.as_str()),
-        ];
-        let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
-        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
-        assert_eq!(done.code, 0);
-    };
     let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "2")];
     let reached = |pair: &Pair, offset: u64| {
         let progress = call(pair, code::QUERY_CONSUMER_OFFSET, &asked, &[]);
         (progress.code == 0 && progress.number("offset") == offset as i64).then_some(())
     };
     for offset in [5, 700, 20] {
-        commit(&pair, offset);
+        commit(&pair.master, "readers", "2", &offset.to_string());
         assert!(eventually(CAUGHT_UP_MAX, || reached(&pair, offset)).is_some(), "{offset}");
     }
     pair.master.sigkill();
@@ -113,7 +112,7 @@ fn what_was_committed_and_made_just_before_the_masters_death_is_at_its_slave() {
     pair.slave.sigkill();
     std::fs::remove_dir_all(pair.slave.store_dir()).expect("the slave's disk is lost");
     pair.master.start();
-    commit(&pair, 33);
+    commit(&pair.master, "readers", "2", "33");
     pair.slave.start();
     assert!(eventually(CAUGHT_UP_MAX, || reached(&pair, 33)).is_some());
 }
@@ -126,19 +125,10 @@ fn a_commit_that_was_answered_is_at_the_slave_however_soon_the_master_dies() {
     await_topic(&pair);
     for round in 0..crate::support::rounds(4) {
         let offset = u64::from(round) * 100 + 7;
-        await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+        await_streaming(pair.master.address(0));
         let queue = (round % 2).to_string();
-        let text = offset.to_string();
-        let progress = [
-            ("consumerGroup", "readers"),
-            ("topic", TOPIC),
-            ("queueId", queue.as_str()),
-            ("commitOffset", text.as_str()),
-        ];
-        let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
-        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]);
+        commit(&pair.master, "readers", &queue, &offset.to_string());
         pair.master.sigkill();
-        assert_eq!(done.expect("a reply").code, 0);
         // What came before the end of the connection is taken before its end is seen.
         await_text(pair.slave.address(0), "ringmqHaState", |state| state.contains("connecting"));
         let asked = [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", queue.as_str())];
@@ -154,17 +144,6 @@ fn what_was_committed_at_the_slave_while_its_master_was_away_is_at_the_master_wh
     let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
     pair.master.create_topic(TOPIC, QUEUES);
     await_topic(&pair);
-    let commit = |broker: &Broker, group: &str, queue: &str, offset: &str| {
-        let progress = [
-            ("consumerGroup", group),
-            ("topic", TOPIC),
-            ("queueId", queue),
-            ("commitOffset", offset),
-        ];
-        let mut conn = Conn::open(broker.address(0)).expect("a connection");
-        let done = conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply");
-        assert_eq!(done.code, 0);
-    };
     let reached = |broker: &Broker, group: &str, queue: &str, offset: i64| {
         let asked = [("consumerGroup", group), ("topic", TOPIC), ("queueId", queue)];
         let known = eventually(CAUGHT_UP_MAX, || {
@@ -217,10 +196,8 @@ fn a_slave_refuses_messages_and_changes_and_takes_over_progress_and_groups() {
     assert_eq!(made.code, 1, "{made:?}");
     assert!(made.remark.as_deref().unwrap_or("").contains("slave broker"), "{made:?}");
     // Progress and a group made at the master.
+    commit(&pair.master, "readers", "1", "7");
     let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
-    let progress =
-        [("consumerGroup", "readers"), ("topic", TOPIC), ("queueId", "1"), ("commitOffset", "7")];
-    assert_eq!(conn.call(code::UPDATE_CONSUMER_OFFSET, &progress, &[]).expect("a reply").code, 0);
     let group =
         br#"{"groupName":"writers","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":3}"#;
     let made = conn.call(code::UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, &[], group);

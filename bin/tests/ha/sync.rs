@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::ha::{Pair, assert_has_acknowledged, await_text};
+use crate::support::ha::{Pair, assert_has_acknowledged, await_streaming, await_text};
 use crate::support::wire::{Conn, Reply, code, frame, send_ext};
 use crate::support::{Options, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments};
@@ -84,7 +84,7 @@ fn sends_that_wait_are_acknowledged_in_the_midst_of_many_that_do_not() {
     let pair =
         Pair::start(dir.path(), "sync-master", crate::support::ha::QUICK, Options::default());
     pair.master.create_topic(TOPIC, QUEUES);
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     let address = pair.master.address(0);
     let stop = Arc::new(AtomicBool::new(false));
     let flooders = [1 << 10, 1 << 20].map(|bytes: usize| {

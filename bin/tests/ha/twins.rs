@@ -2,7 +2,9 @@
 
 use crate::SLAVE;
 use crate::support::broker::ringmq;
-use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, await_text, number, runtime};
+use crate::support::ha::{
+    CAUGHT_UP_MAX, Pair, QUICK, await_streaming, await_text, number, runtime,
+};
 use crate::support::wire::eventually;
 use crate::support::{Broker, Options, Target, tempdir};
 
@@ -12,7 +14,7 @@ const TOLD: &str = "two slaves have the same id";
 fn two_slaves_of_one_id_are_named_and_count_as_one() {
     let dir = tempdir("ha-twins");
     let mut pair = Pair::start(dir.path(), "sync-master", QUICK, Options::default());
-    await_text(pair.master.address(0), "ringmqHaSlave_0", |peer| peer.contains("streaming"));
+    await_streaming(pair.master.address(0));
     let mut options = pair.slave.options.clone();
     options.args = SLAVE.iter().map(|arg| (*arg).to_owned()).collect();
     let namesrv = Some(pair.namesrv.address);

@@ -168,6 +168,11 @@ pub fn assert_shard_has(
     }
 }
 
+/// Waits until the first slave of the master at this address gets its log.
+pub fn await_streaming(master: SocketAddr) {
+    await_text(master, "ringmqHaSlave_0", |peer| peer.contains("state=streaming"));
+}
+
 /// A copy of a broker's store, as of a backup.
 pub struct Backup {
     store: PathBuf,
