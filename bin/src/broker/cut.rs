@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringmq_engine::shard::Shard;
-use ringmq_engine::state::offsets::OffsetTable;
+use ringmq_engine::state::offsets::{OffsetOutside, OffsetTable};
 use ringmq_engine::state::saver::ConfigSaver;
 use ringmq_engine::store::CutDone;
 
 use super::files::Paths;
+use super::untold::Untold;
 
-/// How long the file of consumer offsets may take.
+/// How long the files of progress may take.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A cut, as it is told to those who ask.
@@ -37,7 +38,7 @@ impl std::fmt::Display for CutNote {
 pub(super) async fn finish_cut(
     name: &str,
     cut: &CutDone,
-    offsets: &mut OffsetTable,
+    (offsets, untold): (&mut OffsetTable, &Untold),
     shard: &Shard,
     saver: &ConfigSaver,
     paths: &Paths,
@@ -50,34 +51,39 @@ pub(super) async fn finish_cut(
         saved = %cut.saved.display(),
         "the log was cut where it parts from its master's, and what lay beyond is kept: remove the file once nobody needs it"
     );
-    clamp(offsets, shard);
+    for moved in clamp(offsets, shard) {
+        tracing::warn!(
+            group = moved.group,
+            topic = moved.topic,
+            queue = moved.queue_id,
+            stored = moved.offset,
+            used = moved.max,
+            "a consumer offset lay behind the cut and was moved to its queue's end"
+        );
+    }
+    // Of these some may be to be told. Saved first: this file is never older than the offsets.
+    clamp(&mut untold.table(), shard);
+    untold.save_now(saver);
     if offsets.take_dirty() {
         saver.save(&paths.offsets, offsets.to_file());
-        saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     }
+    saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     shard.settle_cut().await.map_err(|error| error.to_string())?;
     Ok(CutNote { at: cut.at, bytes: cut.bytes, saved: cut.saved.clone() })
 }
 
 /// Progress beyond a queue's end would pass by what comes there: it goes back to the end. What lies below a queue's beginning is left to
-/// the consumer.
-fn clamp(offsets: &mut OffsetTable, shard: &Shard) {
+/// the consumer. Gives what was moved.
+fn clamp(offsets: &mut OffsetTable, shard: &Shard) -> Vec<OffsetOutside> {
     let beyond = offsets.audit(|topic, id| {
         let queue = shard.existing_queue(topic, id);
         Some((i64::MIN, queue.map_or(0, |queue| queue.max_offset())))
     });
-    for beyond in beyond {
-        let (group, topic, id) = (&*beyond.group, &*beyond.topic, beyond.queue_id);
-        tracing::warn!(
-            group,
-            topic,
-            queue = id,
-            stored = beyond.offset,
-            used = beyond.max,
-            "a consumer offset lay behind the cut and was moved to its queue's end"
-        );
-        if let Err(error) = offsets.commit(group, topic, id, beyond.max) {
+    for beyond in &beyond {
+        let (group, topic) = (&beyond.group, &beyond.topic);
+        if let Err(error) = offsets.commit(group, topic, beyond.queue_id, beyond.max) {
             tracing::error!("consumer offsets: {error}");
         }
     }
+    beyond
 }

@@ -7,7 +7,6 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use glommio::{Task, TaskQueueHandle};
-use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable};
 use ringmq_net::body::{Body, DataVersion, KvTable};
 use ringmq_net::code::{request, response};
 use ringmq_net::ha_term_frame::Capabilities;
@@ -25,6 +24,7 @@ use super::cut::CutNote;
 use super::metadata::{Unasked, ask, port_below};
 use super::signal::Signal;
 use super::stream_metadata::Touched;
+use super::untold::Untold;
 use crate::config::{HaSection, Role, SlaveAck, SlaveStart};
 use crate::metrics::{FollowerCounts, ShardSnapshot, SlaveCounts};
 
@@ -44,7 +44,7 @@ pub(super) struct Ha {
     /// Raised when the master says that its tables have changed.
     pub(super) tables_due: Signal,
     /// What consumers have committed at this slave and its master has not been told of.
-    pub(super) untold: RefCell<OffsetTable>,
+    pub(super) untold: Untold,
     /// This start began with a cut.
     cut: Option<CutNote>,
     master: OnceCell<Rc<Master>>,
@@ -83,12 +83,12 @@ impl Followed {
 }
 
 impl Ha {
-    pub(super) fn new(terms: Rc<TermStore>, cut: Option<CutNote>) -> Self {
+    pub(super) fn new(terms: Rc<TermStore>, cut: Option<CutNote>, untold: Untold) -> Self {
         Ha {
             terms,
             touched: Touched::default(),
             tables_due: Signal::default(),
-            untold: RefCell::new(OffsetTable::new(ENTRIES_MAX)),
+            untold,
             cut,
             master: OnceCell::new(),
             slave: OnceCell::new(),
@@ -359,6 +359,7 @@ impl Broker {
             if let Some(why) = slave.last_error() {
                 put("ringmqHaLastError".to_owned(), why);
             }
+            put("ringmqHaUntold".to_owned(), self.ha.untold.len().to_string());
             put("ringmqHaReported".to_owned(), slave.reported().to_string());
             put("ringmqHaReceivedBytes".to_owned(), slave.received().to_string());
             let lag = slave.master_end().saturating_sub(ends_at);
@@ -524,7 +525,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let found = LogFound { min: 0, end: 0, stock_was_here: false };
         let terms = TermStore::load(&StoreLayout::new(dir.path()), found).expect("no files");
-        let ha = Ha::new(Rc::new(terms.0), None);
+        let untold = Untold::load(&StoreLayout::new(dir.path()), false).expect("no file");
+        let ha = Ha::new(Rc::new(terms.0), None, untold);
         ha.hear_of_master(None, None);
         assert_eq!(ha.master_addr(), None);
         ha.hear_of_master(Some("10.0.0.1:10911"), Some("10.0.0.1:10912"));

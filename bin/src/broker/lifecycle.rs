@@ -42,6 +42,7 @@ use super::signal::Signal;
 use super::stats::Stats;
 use super::terms::open_terms;
 use super::tunables::Tunables;
+use super::untold::Untold;
 use super::{Broker, BrokerConfig, Phase};
 use crate::config::{LimitsSection, Role, Settings, ShardPlan};
 use crate::metrics::{Probe, Stage};
@@ -187,14 +188,19 @@ impl Broker {
             );
         }
         let saver = ConfigSaver::start().map_err(|error| error.to_string())?;
+        let untold = Untold::load(shard.layout(), report.log.stock_was_here)?;
+        untold.put_into(&mut tables.offsets);
         let cut = match &report.cut {
             Some(cut) => {
-                let offsets = &mut tables.offsets;
-                Some(finish_cut(&config.name, cut, offsets, &shard, &saver, &paths).await?)
+                let progress = (&mut tables.offsets, &untold);
+                Some(finish_cut(&config.name, cut, progress, &shard, &saver, &paths).await?)
             }
             None => None,
         };
         let terms = open_terms(&config, &shard, &report)?;
+        if config.role != Role::Slave {
+            untold.give_up(&mut tables.offsets, &saver, &paths)?;
+        }
         audit_offsets(&tables.offsets, &shard);
         audit_topics(&tables, &shard, report.log.fresh);
         let absent = !tables.absent.is_empty();
@@ -249,7 +255,7 @@ impl Broker {
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
             registrations: Registrations::new(&config.namesrv_addrs),
-            ha: Ha::new(terms, cut),
+            ha: Ha::new(terms, cut, untold),
             saver,
             paths,
             promised: Promised::default(),

@@ -88,8 +88,7 @@ impl Broker {
     /// What consumers committed at this slave, because its master was away, goes to the master, where that does not know of more. What it
     /// has taken is not handed over again when it refuses something else.
     async fn hand_over_progress(&self, master: &Followed, addr: &str) -> Result<(), String> {
-        let names = |(group, topic, _): (&str, &str, _)| (group.to_owned(), topic.to_owned());
-        let pairs: Vec<(String, String)> = self.ha.untold.borrow().iter().map(names).collect();
+        let pairs = self.ha.untold.pairs();
         if pairs.is_empty() {
             return Ok(());
         }
@@ -97,7 +96,7 @@ impl Broker {
         let client = connected.map_err(|why| why.to_string())?;
         let mut outcome = Ok(());
         for (group, topic) in &pairs {
-            let queues = self.ha.untold.borrow().queues(group, topic).cloned();
+            let queues = self.ha.untold.table().queues(group, topic).cloned();
             for (queue, _) in queues.unwrap_or_default().iter() {
                 if self.ha.followed().as_ref() != Some(master) {
                     return Err("another connection to a master is followed by now".to_owned());
@@ -122,10 +121,11 @@ impl Broker {
         topic: &str,
         queue: i32,
     ) -> Result<(), Unasked> {
-        let Some(offset) = self.ha.untold.borrow_mut().take(group, topic, queue) else {
+        let Some(offset) = self.ha.untold.ask(group, topic, queue) else {
             return Ok(());
         };
         let told = tell_progress(client, group, topic, queue, offset).await;
+        self.ha.untold.answered();
         let mut offsets = self.offsets.borrow_mut();
         let here = offsets.get(group, topic, queue);
         match told {
@@ -137,7 +137,7 @@ impl Broker {
                 Ok(())
             }
             Err(why) => {
-                let mut untold = self.ha.untold.borrow_mut();
+                let mut untold = self.ha.untold.table();
                 // Consumers may have gone on here. What is beyond the bound is lost as a slave's commits are with stock.
                 if untold.get(group, topic, queue).is_none() {
                     let _ = untold.commit(group, topic, queue, offset);

@@ -69,6 +69,7 @@ mod steps;
 mod stream_metadata;
 mod terms;
 mod tunables;
+mod untold;
 
 pub use ack::Level;
 pub use lifecycle::run_shard;

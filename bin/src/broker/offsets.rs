@@ -38,8 +38,7 @@ impl Broker {
         }
         self.ha.touched.note(group, topic);
         if self.is_slave() {
-            // Beyond the bound it is as with stock: what the master has counts.
-            let _ = self.ha.untold.borrow_mut().commit(group, topic, queue_id, offset);
+            self.ha.untold.commit(group, topic, queue_id, offset);
         }
     }
 

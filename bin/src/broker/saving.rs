@@ -97,6 +97,8 @@ impl Broker {
             }
             self.save_topics();
             self.save_groups();
+            // Before the offsets: it is never older than these.
+            self.ha.untold.save(&self.saver, OFFSET_STEP).await;
             if round.is_multiple_of(OFFSET_ROUNDS) {
                 self.save_offsets().await;
             }
@@ -250,6 +252,7 @@ impl Broker {
         self.save_topics();
         self.save_groups();
         self.hand_over();
+        self.ha.untold.save_now(&self.saver);
         if self.offsets.borrow_mut().take_dirty() || self.promised.offsets_under_way.get() {
             self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
         }

@@ -172,7 +172,7 @@ impl Broker {
 
     pub(super) fn take_offsets(&self, body: &[u8]) -> Result<(), String> {
         let table = OffsetTable::from_json(body, ENTRIES_MAX).map_err(|error| error.to_string())?;
-        let mut untold = self.ha.untold.borrow_mut();
+        let mut untold = self.ha.untold.table();
         take_over(&table, &mut self.offsets.borrow_mut(), &mut untold)
             .map_err(|error| error.to_string())
     }

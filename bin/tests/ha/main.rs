@@ -18,6 +18,7 @@ mod links;
 mod lost;
 mod memory;
 mod networks;
+mod progress;
 mod promote;
 mod stock;
 mod stream;
