@@ -20,6 +20,7 @@ mod memory;
 mod networks;
 mod progress;
 mod promote;
+mod read_only;
 mod stock;
 mod stream;
 mod sync;

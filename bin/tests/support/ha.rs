@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::broker::NameServer;
 use super::checker;
-use super::journal::{Journal, identity};
+use super::journal::{Identity, Journal, identity};
 use super::wire::{Conn, eventually};
 use super::{Broker, Options, Target};
 
@@ -150,6 +150,31 @@ pub fn assert_has_acknowledged(
     journal.acked().len()
 }
 
+/// Every message that a broker of one shard stored though its answer was no success is at `broker`, where that answer said.
+pub fn assert_has_refused(broker: &Broker, topic: &str, queues: u32, journal: &Journal) {
+    let found = identities(broker.address(0), topic, queues);
+    for refused in journal.refusals() {
+        let Some((queue, offset)) = refused.place else { continue };
+        for at in 0..refused.count {
+            let wanted = Identity { seq: refused.first.seq + at, ..refused.first };
+            let there = found.get(&(queue, offset + at as i64));
+            assert_eq!(there, Some(&Some(wanted)), "{refused:?} is not all there");
+        }
+    }
+}
+
+/// What is at each place of a topic.
+fn identities(
+    address: SocketAddr,
+    topic: &str,
+    queues: u32,
+) -> BTreeMap<(i32, i64), Option<Identity>> {
+    checker::read_all(address, topic, queues)
+        .into_iter()
+        .map(|message| ((message.queue, message.offset), identity(&message.body)))
+        .collect()
+}
+
 /// Every message that the journal has of `shard` is at `address`, where it was acknowledged.
 pub fn assert_shard_has(
     address: SocketAddr,
@@ -158,10 +183,7 @@ pub fn assert_shard_has(
     queues: u32,
     journal: &Journal,
 ) {
-    let found: BTreeMap<_, _> = checker::read_all(address, topic, queues)
-        .into_iter()
-        .map(|message| ((message.queue, message.offset), identity(&message.body)))
-        .collect();
+    let found = identities(address, topic, queues);
     for acked in journal.acked().iter().filter(|acked| acked.shard == shard && acked.waits) {
         let place = (acked.queue, acked.offset);
         assert_eq!(found.get(&place), Some(&Some(acked.id)), "{acked:?} is not at {place:?}");

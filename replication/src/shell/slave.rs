@@ -405,6 +405,11 @@ impl Slave {
             let outcome = self.follow(&addr, &upstream).await;
             *self.master.borrow_mut() = None;
             *self.followed.borrow_mut() = None;
+            // Nothing is written any more until the store is opened anew: a slave that goes on to connect is one that is waited for in vain.
+            if let Some(why) = self.shard.log().failed() {
+                *self.last_error.borrow_mut() = Some(format!("{addr}: {why}"));
+                return self.note(SlaveState::Halted(why.to_string()));
+            }
             let mut diverged = false;
             if !self.reached.get() {
                 self.failures.set(self.failures.get() + 1);
@@ -554,6 +559,9 @@ impl Slave {
         loop {
             if let Some(why) = self.halted() {
                 return Err(End::Halted(why));
+            }
+            if let Some(why) = log.failed() {
+                return Err(End::Halted(why.to_string()));
             }
             let mut changed = pin!(log.changed());
             if self.config.ack == AckLevel::Sync && log.durable() < log.written() {
