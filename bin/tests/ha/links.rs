@@ -77,6 +77,27 @@ fn a_slow_link_delays_a_synchronous_masters_answers_by_its_round_trip_and_nothin
 }
 
 #[test]
+fn a_narrow_link_that_loses_packets_costs_a_synchronous_master_time_and_nothing_else() {
+    let dir = tempdir("ha-narrow-link");
+    let journal = journal(&dir);
+    let (pair, link) = linked(dir.path(), "sync-master", small_segments());
+    link.delay(Duration::from_millis(50));
+    link.rate(Some(192 << 10));
+    link.lose(Some(100));
+    send(&pair.master, &journal, 800);
+    let refusals = journal.refused_in_earnest();
+    assert!(refusals.is_empty(), "{refusals:?}");
+    assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal);
+    let connections = number(pair.slave.address(0), "ringmqHaConnections");
+    assert_eq!(connections, Some(1), "a slow link is no dead one");
+    link.lose(None);
+    link.rate(None);
+    pair.await_caught_up();
+    pair.compare_logs();
+    assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
+}
+
+#[test]
 fn no_weather_and_no_kill_costs_what_a_synchronous_master_acknowledged() {
     let mut random = Random::from_env("ha-links");
     let dir = tempdir("ha-links");

@@ -1,16 +1,20 @@
 //! A network between two programs that can be slow, go dead without a word, and come back: a relay that knows nothing of what it carries.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::random::Random;
+
 /// What one direction may hold: about what sockets of a real network do.
 const HELD_BYTES_MAX: usize = 1 << 20;
+/// A packet's bytes, about, and when TCP sends a lost one again.
+const PACKET_BYTES: usize = 1448;
+const SENT_AGAIN: Duration = Duration::from_millis(200);
 /// How often a relay looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -32,8 +36,33 @@ struct Weather {
 struct State {
     cut: bool,
     delay: Duration,
+    /// Bytes a second, each way.
+    rate: Option<u64>,
+    /// One packet in so many is lost, and comes when it is sent again.
+    losses: Option<u64>,
     /// Grows when all connections are to be reset.
     era: u64,
+}
+
+impl State {
+    /// What is carried as one.
+    fn chunk_bytes(&self) -> usize {
+        if self.losses.is_some() || self.rate.is_some() { 4 * PACKET_BYTES } else { 64 << 10 }
+    }
+
+    /// When so many bytes that are sent now arrive, behind those that do so at `before`.
+    fn arrival(&self, before: Instant, len: usize, random: &mut Random) -> Instant {
+        let lost = self.losses.is_some_and(|one_in| {
+            (0..len.div_ceil(PACKET_BYTES)).any(|_| random.below(one_in) == 0)
+        });
+        let again = if lost { SENT_AGAIN } else { Duration::ZERO };
+        (Instant::now() + self.delay + again).max(before)
+    }
+
+    /// How long so many bytes take the link.
+    fn takes(&self, len: usize) -> Duration {
+        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(len as f64 / rate as f64))
+    }
 }
 
 impl Weather {
@@ -44,6 +73,11 @@ impl Weather {
     fn set(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
         self.changed.notify_all();
+    }
+
+    /// Whether a connection of that era is to end.
+    fn is_over(&self, era: u64) -> bool {
+        self.ending.load(Ordering::SeqCst) || self.lock().era != era
     }
 
     /// Until the link carries and `due` has come; `false` when the connection is to end.
@@ -69,7 +103,7 @@ impl Link {
     pub fn to(target: SocketAddr) -> Link {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port for the link");
         let address = listener.local_addr().expect("the link's address");
-        let state = State { cut: false, delay: Duration::ZERO, era: 0 };
+        let state = State { cut: false, delay: Duration::ZERO, rate: None, losses: None, era: 0 };
         let weather = Arc::new(Weather {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -111,6 +145,16 @@ impl Link {
         self.weather.set(|state| state.delay = delay);
     }
 
+    /// No more than so many bytes a second come through, each way.
+    pub fn rate(&self, bytes: Option<u64>) {
+        self.weather.set(|state| state.rate = bytes);
+    }
+
+    /// One packet in so many is lost on its way: it comes when TCP has sent it again, and all behind it then.
+    pub fn lose(&self, one_in: Option<u64>) {
+        self.weather.set(|state| state.losses = one_in);
+    }
+
     /// Every connection ends; what was on its way is lost.
     pub fn reset(&self) {
         self.weather.set(|state| state.era += 1);
@@ -127,58 +171,123 @@ impl Drop for Link {
     }
 }
 
-/// A read that never waits. The socket's other handle writes, so that its mode is not changed for this.
-fn read_now(from: &TcpStream, chunk: &mut [u8]) -> std::io::Result<usize> {
-    let (to, len) = (chunk.as_mut_ptr().cast(), chunk.len());
-    // SAFETY: the descriptor is open, and the kernel writes `len` bytes at most to memory that is ours alone.
-    let read = unsafe { libc::recv(from.as_raw_fd(), to, len, libc::MSG_DONTWAIT) };
-    usize::try_from(read).map_err(|_| std::io::Error::last_os_error())
+/// What is on its way in one direction.
+#[derive(Default)]
+struct Pipe {
+    held: Mutex<Held>,
+    changed: Condvar,
 }
 
-/// One direction: reads as long as little is held, writes what is due.
-fn relay(mut from: TcpStream, mut to: TcpStream, weather: &Weather) {
-    let era = weather.lock().era;
-    from.set_read_timeout(Some(LOOK)).expect("a timeout");
-    let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
-    let mut bytes_held = 0;
-    let mut ended = false;
-    loop {
-        let mut chunk = vec![0; 64 << 10];
-        if !ended && bytes_held < HELD_BYTES_MAX {
-            // While something waits, only what is there already is read with it.
-            let read = match held.is_empty() {
-                true => from.read(&mut chunk),
-                false => read_now(&from, &mut chunk),
-            };
-            match read {
-                Ok(0) => ended = true,
-                Ok(len) => {
-                    chunk.truncate(len);
-                    bytes_held += len;
-                    held.push_back((Instant::now() + weather.lock().delay, chunk));
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                Err(_) => ended = true,
+#[derive(Default)]
+struct Held {
+    /// When each may leave.
+    chunks: VecDeque<(Instant, Vec<u8>)>,
+    bytes: usize,
+    /// Nothing more comes.
+    ended: bool,
+    /// Nothing more leaves.
+    closed: bool,
+}
+
+impl Pipe {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, held: MutexGuard<'a, Held>) -> MutexGuard<'a, Held> {
+        self.changed.wait_timeout(held, LOOK).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Until there is room; `false` when nothing more leaves.
+    fn has_room(&self) -> bool {
+        let mut held = self.lock();
+        while held.bytes >= HELD_BYTES_MAX && !held.closed {
+            held = self.wait(held);
+        }
+        !held.closed
+    }
+
+    fn put(&self, due: Instant, chunk: Vec<u8>) {
+        let mut held = self.lock();
+        held.bytes += chunk.len();
+        held.chunks.push_back((due, chunk));
+        self.changed.notify_all();
+    }
+
+    fn end(&self, change: impl FnOnce(&mut Held)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// The next one, which stays held; `None` when nothing more comes, or the connection is to end.
+    fn next(&self, weather: &Weather, era: u64) -> Option<Instant> {
+        let mut held = self.lock();
+        loop {
+            match held.chunks.front() {
+                Some((due, _)) => return Some(*due),
+                None if held.ended || weather.is_over(era) => return None,
+                None => held = self.wait(held),
             }
-        }
-        let due = held.front().map_or_else(Instant::now, |(due, _)| *due);
-        if (!held.is_empty() || ended) && !weather.wait_until(due, era) {
-            break;
-        }
-        if weather.ending.load(Ordering::SeqCst) || weather.lock().era != era {
-            break;
-        }
-        match held.pop_front() {
-            Some((_, chunk)) => {
-                bytes_held -= chunk.len();
-                if to.write_all(&chunk).is_err() {
-                    break;
-                }
-            }
-            None if ended => break,
-            None => {}
         }
     }
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
+
+    fn take(&self) -> Vec<u8> {
+        let mut held = self.lock();
+        let chunk = held.chunks.pop_front().map(|(_, chunk)| chunk).unwrap_or_default();
+        held.bytes -= chunk.len();
+        self.changed.notify_all();
+        chunk
+    }
+}
+
+/// One direction: what is read is held until it is due.
+fn relay(from: TcpStream, to: TcpStream, weather: &Weather) {
+    let era = weather.lock().era;
+    let pipe = Pipe::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            read_side(&from, &pipe, weather);
+            pipe.end(|held| held.ended = true);
+        });
+        write_side(&to, &pipe, weather, era);
+        pipe.end(|held| held.closed = true);
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    });
+}
+
+fn read_side(mut from: &TcpStream, pipe: &Pipe, weather: &Weather) {
+    let mut random = Random::new(u64::from(from.peer_addr().map_or(0, |addr| addr.port())));
+    let mut last = Instant::now();
+    while pipe.has_room() {
+        let mut chunk = vec![0; weather.lock().chunk_bytes()];
+        // Ends with the socket, which the other side shuts down.
+        match from.read(&mut chunk) {
+            Ok(0) | Err(_) => return,
+            Ok(len) => {
+                chunk.truncate(len);
+                last = weather.lock().arrival(last, len, &mut random);
+                pipe.put(last, chunk);
+            }
+        }
+    }
+}
+
+fn write_side(mut to: &TcpStream, pipe: &Pipe, weather: &Weather, era: u64) {
+    let mut free = Instant::now();
+    loop {
+        let Some(due) = pipe.next(weather, era) else {
+            // An end comes through as late as bytes do.
+            weather.wait_until(Instant::now(), era);
+            return;
+        };
+        if !weather.wait_until(due.max(free), era) {
+            return;
+        }
+        let chunk = pipe.take();
+        free = Instant::now() + weather.lock().takes(chunk.len());
+        if to.write_all(&chunk).is_err() {
+            return;
+        }
+    }
 }
