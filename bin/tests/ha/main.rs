@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod behind;
+mod busy;
 mod chain;
 mod consumers;
 mod crowd;
@@ -27,6 +29,7 @@ mod sync;
 mod tail;
 mod three;
 mod twins;
+mod unread;
 mod wiped;
 
 use std::sync::Arc;
