@@ -9,13 +9,13 @@ use ringmq_engine::shard::Progress;
 use super::Broker;
 
 /// How often it is looked whether a checkpoint is due.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(100);
 /// A checkpoint is due when something was dispatched and the last one is this long ago.
 const AGE_MAX: Duration = Duration::from_secs(20);
 /// It is due sooner when this many records were dispatched: a start redoes about 400,000 a second ...
-const RECORDS_MAX: u64 = 200_000;
+const RECORDS_MAX: u64 = 100_000;
 /// ... or this many bytes of log, which a start has to read.
-const BYTES_MAX: u64 = 512 << 20;
+const BYTES_MAX: u64 = 256 << 20;
 /// At most one part in so many of the time is spent in checkpoints that come before their age: each touches the file of every queue
 /// that grew, so that with tens of thousands of queues they are not cheap.
 const PARTS: u32 = 5;
