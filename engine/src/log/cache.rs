@@ -53,6 +53,11 @@ pub struct ReadRun {
 }
 
 impl ReadRun {
+    /// A reader that is known to read on from `offset`.
+    pub fn steady(offset: u64) -> Self {
+        ReadRun { next: offset, ahead: CACHE_READ_BYTES_MAX as u32, ordered: 0 }
+    }
+
     /// The hint for reading `[offset, offset + len)`, and remembers the read.
     pub fn hint(&mut self, offset: u64, len: usize) -> ReadHint {
         let near =

@@ -32,6 +32,7 @@ mod recovery;
 mod recovery_input;
 #[cfg(test)]
 mod recovery_test;
+mod scan_reads;
 mod segments;
 mod shell;
 mod sidecar;

@@ -9,6 +9,7 @@ use super::{
     faults::FaultSeam,
     files::Files,
     housekeeper::{Housekeeper, Job, Outcome, Settings},
+    scan_reads::ScanReads,
     segments::{Found, Layout},
     shell::{Log, Parts},
     state::LogState,
@@ -250,6 +251,7 @@ impl Opening {
             write_bound_step: self.config.core.write_bound_step,
             read_bytes: SCAN_READ_BYTES,
         })?;
+        let mut reads = ScanReads::new(device, table, self.config.core.segment_size);
         loop {
             match planner.next_action() {
                 RecoveryAction::Read { segment_start, position, len } => {
@@ -257,14 +259,14 @@ impl Opening {
                         path: self.layout.commitlog.clone(),
                         missing: segment_start,
                     };
-                    let open = table.open(segment_start, device).await?.ok_or_else(missing)?;
-                    let bytes = device.read(&open, position, len).await?;
-                    planner.read_done(bytes.as_ref())?;
+                    let bytes = reads.read(segment_start, position, len).await?;
+                    planner.read_done(bytes.ok_or_else(missing)?)?;
                     // Parsing a megabyte of records takes a while: let others turn.
                     glommio::executor().yield_if_needed().await;
                 }
                 RecoveryAction::Done(recovered) => return Ok(recovered),
                 action => {
+                    reads.forget();
                     self.carry_out(action, table).await?;
                     planner.action_done();
                 }

@@ -7,7 +7,7 @@ use ringmq_net::record::{
 };
 
 use super::{QUEUE_ID_MAX, Shard, ShardError};
-use crate::log::ReadHint;
+use crate::log::{ReadHint, ReadRun};
 use crate::state::delay::SCHEDULE_TOPIC;
 
 /// Bytes of one read.
@@ -30,12 +30,19 @@ impl Shard {
     pub(super) async fn redo(&self, from: u64, to: u64) -> Result<Redone, ShardError> {
         let mut redone = Redone::default();
         let mut at = from;
+        let mut run = ReadRun::steady(from);
         while at < to {
             let segment_end = self.segment_end(at);
             let len = (to.min(segment_end) - at).min(READ_BYTES as u64) as usize;
             let chunk = match self.log.hot_from(at, len) {
                 Some(recent) => recent,
-                None => self.bytes_at(at, len, ReadHint::STREAM).await?,
+                None => {
+                    let chunk = self.bytes_at(at, len, run.hint(at, len)).await?;
+                    self.log.read_ahead(&mut run);
+                    // Those reads are to be under way while this chunk is redone.
+                    glommio::executor().yield_task_queue_now().await;
+                    chunk
+                }
             };
             let used = self.redo_chunk(chunk.bytes(), at, &mut redone).await?;
             at = match used {

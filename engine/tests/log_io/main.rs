@@ -5,6 +5,7 @@ mod basics;
 mod crash;
 mod disk_full;
 mod faults;
+mod scan;
 mod store;
 mod support;
 mod throughput;
