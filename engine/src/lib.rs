@@ -1,5 +1,6 @@
 //! The storage engine of RingMQ.
 
+pub mod crc32c;
 pub mod state;
 
 pub mod log;

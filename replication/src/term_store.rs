@@ -12,6 +12,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ringmq_engine::crc32c::crc32c;
 use ringmq_engine::store::{StoreError, StoreLayout, write_replacing};
 
 use crate::terms::{NUMBER_MAX, Term, TermId, TermList};
@@ -220,12 +221,12 @@ fn read(path: &Path) -> Result<Option<String>, StoreError> {
 
 fn encode_bound(bound: u64) -> String {
     let text = format!("{BOUND_MAGIC} {bound}");
-    format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes()))
+    format!("{text} {:08x}\n", crc32c(text.as_bytes()))
 }
 
 fn decode_bound(text: &str) -> Option<u64> {
     let (text, crc) = text.trim_end().rsplit_once(' ')?;
-    if u32::from_str_radix(crc, 16).ok()? != crc32c::crc32c(text.as_bytes()) {
+    if u32::from_str_radix(crc, 16).ok()? != crc32c(text.as_bytes()) {
         return None;
     }
     text.strip_prefix(BOUND_MAGIC)?.trim().parse().ok()

@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ringmq_engine::crc32c::crc32c;
 use ringmq_engine::state::json_file::load_to_serve;
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, OffsetsFull, OffsetsText};
 use ringmq_engine::state::saver::ConfigSaver;
@@ -200,7 +201,7 @@ impl Untold {
 impl Rendering {
     fn finish(self) -> Vec<u8> {
         let tables = [self.asked.to_json(), self.text.finish()].join(&b'\n');
-        let mut text = format!("{MAGIC} {:08x}\n", crc32c::crc32c(&tables)).into_bytes();
+        let mut text = format!("{MAGIC} {:08x}\n", crc32c(&tables)).into_bytes();
         text.extend_from_slice(&tables);
         text
     }
@@ -213,7 +214,7 @@ fn decode(bytes: &[u8]) -> Result<OffsetTable, UntoldError> {
     let told = std::str::from_utf8(head).ok().and_then(|head| head.strip_prefix(MAGIC));
     let told = told.and_then(|crc| crc.strip_prefix(' ')).ok_or(UntoldError::Head)?;
     let told = u32::from_str_radix(told, 16).map_err(|_| UntoldError::Head)?;
-    let found = crc32c::crc32c(tables);
+    let found = crc32c(tables);
     if told != found {
         return Err(UntoldError::Crc { told, found });
     }

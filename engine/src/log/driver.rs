@@ -163,7 +163,8 @@ impl Shell {
 
     // ---- block CRCs ----
 
-    /// Folds what a write brought. `written` is the end of whole records on the device.
+    /// Folds what a write brought and was not folded when it was appended: bytes of another log that is followed. `written` is the end of
+    /// whole records on the device.
     fn fold(&self, write: &WriteAction<PooledBuf>, written: u64) {
         let mut folder = self.folder.borrow_mut();
         let base = write.segment_start + write.position;

@@ -188,7 +188,16 @@ impl Log {
         len: usize,
         fill: impl FnOnce(&mut [u8], u64),
     ) -> Result<u64, AppendError> {
-        self.0.core.borrow_mut().append(len, fill)
+        let shell = &self.0;
+        let mut core = shell.core.borrow_mut();
+        if !shell.config.block_crcs {
+            return core.append(len, fill);
+        }
+        let mut folder = shell.folder.borrow_mut();
+        core.append(len, |bytes, start| {
+            fill(bytes, start);
+            folder.appended(start, bytes);
+        })
     }
 
     /// Whether [`Log::append`] would take `len` bytes now.

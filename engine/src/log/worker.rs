@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::crc32c::crc32c;
+
 use super::{
     error::LogError,
     faults::FileOp,
@@ -481,7 +483,7 @@ impl Worker {
             s.files.seam.run(FileOp::Read, &log_path, at, len as u64, || {
                 file.read_exact_at(&mut buf[..len], at)
             })?;
-            crcs.push(crc32c::crc32c(&buf[..len]));
+            crcs.push(crc32c(&buf[..len]));
             block += 1;
         }
         // The pages were read for this alone.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::{LockStamp, StoreError, write_replacing};
+use crate::crc32c::crc32c;
 use crate::index::IndexFileMark;
 use crate::queue::QueueDigest;
 
@@ -70,7 +71,7 @@ impl DerivedMark {
                 file.name, file.next_entry, file.end_physical
             ));
         }
-        format!("{lines}crc32c {:08x}\n", crc32c::crc32c(lines.as_bytes()))
+        format!("{lines}crc32c {:08x}\n", crc32c(lines.as_bytes()))
     }
 
     fn parse(text: &str) -> Option<Self> {

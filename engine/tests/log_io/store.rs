@@ -9,6 +9,7 @@ use std::{
 };
 
 use ringmq_engine::{
+    crc32c::crc32c,
     log::{
         CRC_BLOCK_BYTES, Item, LockStamps, Log, LogConfig, LogError, Problem, ReadHint,
         RecoveryError, Sidecar, walk_log,
@@ -368,7 +369,7 @@ async fn check_sidecar(store: &Path, start: u64) {
             let at = (block * CRC_BLOCK_BYTES) as usize;
             if let Some(crc) = crcs.get(block) {
                 let bytes = &data[at..at + CRC_BLOCK_BYTES as usize];
-                assert_eq!(crc, crc32c::crc32c(bytes), "segment {start} block {block}");
+                assert_eq!(crc, crc32c(bytes), "segment {start} block {block}");
             }
         }
         if crcs.known() == blocks {

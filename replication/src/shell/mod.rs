@@ -1,5 +1,6 @@
 //! What moves bytes: sockets and the log on one side, the sessions on the other.
 
+use ringmq_engine::crc32c::crc32c_append;
 use ringmq_engine::log::{Log, LogError};
 
 mod buffer;
@@ -23,7 +24,7 @@ async fn crc_of(log: &Log, offset: u64, len: u32) -> Result<Option<u32>, LogErro
             Ok(None) | Err(LogError::OutOfRange { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        crc = crc32c::crc32c_append(crc, slice.bytes());
+        crc = crc32c_append(crc, slice.bytes());
         at += slice.bytes().len() as u64;
     }
     Ok(Some(crc))

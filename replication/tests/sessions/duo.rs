@@ -1,5 +1,6 @@
 //! A master's and a slave's session tied together by memory.
 
+use ringmq_engine::crc32c::crc32c;
 use ringmq_net::ha_term_frame::Capabilities;
 use ringmq_replication::pair::{
     Body, MasterAction, MasterConfig, MasterLog, MasterSession, Parsed, SlaveAction, SlaveConfig,
@@ -35,7 +36,7 @@ impl Side {
     }
 
     fn crc(&self, offset: u64, len: u32) -> Option<u32> {
-        self.range(offset.checked_sub(u64::from(len))?, offset).map(crc32c::crc32c)
+        self.range(offset.checked_sub(u64::from(len))?, offset).map(crc32c)
     }
 
     pub(crate) fn master(&self) -> MasterLog<'_> {

@@ -1,5 +1,7 @@
 //! A log of small records, and what of it survives.
 
+use ringmq_engine::crc32c::crc32c;
+
 /// Bytes of a segment: no frame crosses its end, and no record either.
 pub(crate) const SEGMENT: u64 = 2_048;
 /// Bytes of a record's head: its whole length. 0 fills the rest of a segment.
@@ -67,7 +69,7 @@ impl SimLog {
 
     pub(crate) fn crc(&self, offset: u64, len: u32) -> Option<u32> {
         let from = offset.checked_sub(u64::from(len))?;
-        self.bytes.get(from as usize..offset as usize).map(crc32c::crc32c)
+        self.bytes.get(from as usize..offset as usize).map(crc32c)
     }
 }
 
