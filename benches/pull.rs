@@ -54,7 +54,7 @@ fn put(shard: &Shard, queue: &Rc<Queue>, body: &[u8]) {
         flag: 0,
         body,
         properties: STORED_PROPERTIES.as_bytes(),
-        known,
+        known: &known,
         code: UnitCode::Tags(tags_code(known.tags)),
     };
     let put = shard.put(1_700_000_000_001, &run, std::iter::once(message), |_| {});

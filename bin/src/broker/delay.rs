@@ -135,7 +135,7 @@ impl Broker {
             flag: view.flag(),
             body: view.body(),
             properties: view.properties(),
-            known,
+            known: &known,
             code: UnitCode::Tags(tags_code(known.tags)),
         };
         match self.shard.put(self.clock.store_ms(), &run, std::iter::once(message), |_| {}) {

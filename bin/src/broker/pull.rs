@@ -380,7 +380,7 @@ impl Broker {
             flag: 0,
             body: body.as_bytes(),
             properties: rewriter.text(),
-            known,
+            known: &known,
             code: UnitCode::Tags(tags_code(known.tags)),
         };
         let now_ms = self.clock.now_ms();

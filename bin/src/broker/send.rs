@@ -49,14 +49,16 @@ impl Broker {
         v2: bool,
         body: &[u8],
     ) -> Result<(), Refusal> {
-        let header = if v2 { SendHeader::v2(view) } else { SendHeader::v1(view) }?;
+        // What was just made is read where it stands, here and below: to copy it on would wait for its writing.
+        let header = if v2 { SendHeader::v2(view) } else { SendHeader::v1(view) };
+        let header = header.as_ref().map_err(|error| Refusal::from(error.clone()))?;
         self.check_accepting()?;
-        let target = self.check_send(conn, view, &header)?;
+        let target = &self.check_send(conn, view, header)?;
         let asker = Asker { conn, view };
         if header.batch {
-            self.send_batch(&asker, &header, &target, body)
+            self.send_batch(&asker, header, target, body)
         } else {
-            self.send_one(&asker, &header, &target, body)
+            self.send_one(&asker, header, target, body)
         }
     }
 
@@ -163,7 +165,7 @@ impl Broker {
                 format!("the broker[{}] sending transaction message is forbidden", self.ip());
             return Err(Refusal::new(response::NO_PERMISSION, remark));
         }
-        let asked = asked.map_err(|_| self.illegal())?;
+        let asked = asked.as_ref().map_err(|_| self.illegal())?;
         let plain = matches!(
             header.sys_flag & sys_flag::TRANSACTION_MASK,
             0 | sys_flag::TRANSACTION_COMMIT
@@ -251,7 +253,7 @@ impl Broker {
                 flag: *flag,
                 body,
                 properties: texts.all().get(start..*end).unwrap_or_default(),
-                known: *known,
+                known,
                 code: UnitCode::Tags(tags_code(known.tags)),
             }
         });

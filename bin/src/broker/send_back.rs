@@ -151,7 +151,7 @@ impl Broker {
             flag: view.flag(),
             body: view.body(),
             properties: rewriter.text(),
-            known: stored_known,
+            known: &stored_known,
             code: match delay_ms {
                 Some(delay_ms) => UnitCode::DeliverAfterMs(delay_ms),
                 None => UnitCode::Tags(tags_code(known.tags)),

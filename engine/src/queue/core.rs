@@ -165,11 +165,17 @@ impl Queue {
 
     /// Takes a unit by stock's rules (4.9.8), with `file_units` units in a file. One deviation: queue offset 0 is protected
     /// against a second append like every other.
-    pub(super) fn take(&self, queue_offset: i64, unit: Unit, file_units: i64) -> Appended {
+    pub(super) fn take(
+        &self,
+        queue_offset: i64,
+        unit: Unit,
+        file_units: i64,
+        sums: &mut QueueDigest,
+    ) -> Appended {
         if self.removed.get() || unit.physical_end() <= self.end_physical.get() {
             return Appended::Skipped;
         }
-        let max = self.max.get();
+        let (before, max) = (self.digest(), self.max.get());
         let mut taken = Appended::Stored(queue_offset);
         if queue_offset != max {
             if queue_offset < max {
@@ -187,8 +193,16 @@ impl Queue {
         if self.max.get() == self.min.get() {
             self.min_physical.set(unit.physical_offset);
         }
-        self.max.set(self.max.get() + 1);
-        self.end_physical.set(unit.physical_end());
+        let (max, end) = (self.max.get() + 1, unit.physical_end());
+        self.max.set(max);
+        self.end_physical.set(end);
+        sums.subtract(before);
+        // Not read again: that would wait for the writing.
+        sums.add(QueueDigest {
+            max_offsets: max as u64,
+            ends: end as u64,
+            min_offsets: self.min.get() as u64,
+        });
         taken
     }
 

@@ -231,8 +231,8 @@ impl QueueStore {
     ) -> Appended {
         let inner = &*self.inner;
         let unit = Unit { physical_offset, size, tags_code };
-        let before = queue.digest();
-        let appended = queue.take(queue_offset, unit, inner.file_units);
+        let mut digest = inner.digest.get();
+        let appended = queue.take(queue_offset, unit, inner.file_units, &mut digest);
         match appended {
             Appended::Skipped => return appended,
             Appended::Stored(_) => {}
@@ -248,7 +248,7 @@ impl QueueStore {
                 );
             }
         }
-        self.digest_changed(queue, before);
+        inner.digest.set(digest);
         inner.memory_bytes.set(inner.memory_bytes.get() + UNIT_BYTES);
         inner.unwritten_bytes.set(inner.unwritten_bytes.get() + UNIT_BYTES);
         if !queue.dirty.replace(true) {

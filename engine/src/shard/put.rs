@@ -38,7 +38,7 @@ pub struct NewMessage<'a> {
     /// The properties text as it is to be stored.
     pub properties: &'a [u8],
     /// What the text says, as far as the store looks at it.
-    pub known: KnownProperties<'a>,
+    pub known: &'a KnownProperties<'a>,
     /// What the consume queue's third field holds.
     pub code: UnitCode,
 }
@@ -142,7 +142,7 @@ impl Shard {
                 let size = record.encoded_len();
                 record.encode(&mut buf[at..at + size]);
                 at += size;
-                let keys = self.note_keys(&mut dispatch.keys, queue.topic(), &message.known);
+                let keys = self.note_keys(&mut dispatch.keys, queue.topic(), message.known);
                 dispatch.pending.push_back(Pending {
                     queue: Rc::clone(queue),
                     queued,

@@ -97,7 +97,7 @@ fn puts_are_refused_while_too_many_units_wait_for_a_file_that_fails() {
             flag: 0,
             body: b"x",
             properties: b"",
-            known: Properties::new("").known(),
+            known: &Properties::new("").known(),
             code: UnitCode::Tags(0),
         };
         let refused = loop {

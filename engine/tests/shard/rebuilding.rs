@@ -138,7 +138,7 @@ fn a_delayed_message_keeps_its_time_when_its_queue_is_made_again() {
             flag: 0,
             body: b"late",
             properties: properties.as_bytes(),
-            known: Properties::new(properties).known(),
+            known: &Properties::new(properties).known(),
             code: UnitCode::DeliverAfterMs(10_000),
         };
         shard.put(50_000, &run, std::iter::once(message), |_| {}).expect("a put");

@@ -60,15 +60,13 @@ pub(crate) fn put_run(
         reconsume_times: 0,
         prepared_transaction_offset: 0,
     };
-    let messages = messages.iter().map(|(body, properties)| {
-        let known = Properties::new(properties).known();
-        NewMessage {
-            flag: 0,
-            body,
-            properties: properties.as_bytes(),
-            known,
-            code: UnitCode::Tags(tags_code(known.tags)),
-        }
+    let known: Vec<_> = messages.iter().map(|(_, text)| Properties::new(text).known()).collect();
+    let messages = messages.iter().zip(&known).map(|((body, properties), known)| NewMessage {
+        flag: 0,
+        body,
+        properties: properties.as_bytes(),
+        known,
+        code: UnitCode::Tags(tags_code(known.tags)),
     });
     shard.put(now_ms, &run, messages, |_| {}).expect("a put")
 }
