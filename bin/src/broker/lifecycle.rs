@@ -22,7 +22,7 @@ use ringmq_engine::state::offsets::OffsetTable;
 use ringmq_engine::state::saver::ConfigSaver;
 use ringmq_engine::state::waiters::{SCAN_INTERVAL_MS, WaitQueue, Waiters};
 use ringmq_net::record::PropertiesRewriter;
-use ringmq_net::server::{Listen, PortKind, Server, ServerConfig};
+use ringmq_net::server::{Gathering, Listen, PortKind, Server, ServerConfig};
 
 use super::ack::{Acks, Level};
 use super::clock::Clock;
@@ -281,6 +281,10 @@ impl Broker {
         config.out_bytes_max = usize::try_from(limits.connection_out_bytes).unwrap_or(usize::MAX);
         config.held_bytes_max = usize::try_from(limits.connections_bytes).unwrap_or(usize::MAX);
         config.idle = Duration::from_millis(limits.connection_idle_ms);
+        config.gather = match limits.gather_us {
+            0 => Gathering::Never,
+            us => Gathering::WhenItPays(Duration::from_micros(us)),
+        };
         config.frame_bytes_max = usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX);
         let service = Rc::new(BrokerService(Rc::clone(self)));
         let server = Server::bind(config, service).map_err(|error| error.to_string())?;

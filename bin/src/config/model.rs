@@ -203,6 +203,8 @@ pub struct LimitsSection {
     pub connections_bytes: u64,
     /// Silence after which a connection is closed.
     pub connection_idle_ms: u64,
+    /// Time that requests of a busy shard wait at most to be handled together.
+    pub gather_us: u64,
     /// Pull requests that wait for a message.
     pub waiting_pulls: u64,
     /// Messages of one pull.
@@ -223,6 +225,7 @@ impl Default for LimitsSection {
             connection_out_bytes: 4 << 20,
             connections_bytes: 128 << 20,
             connection_idle_ms: 120_000,
+            gather_us: 1_000,
             waiting_pulls: 100_000,
             pull_messages: 32,
             pull_bytes: 256 << 10,

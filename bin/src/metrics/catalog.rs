@@ -418,6 +418,12 @@ pub static CATALOG: &[Family] = &[
         .send_calls),
     one!(
         counter,
+        "ringmq_gathers_total",
+        "Times that all connections whose requests are gathered were looked at.",
+        |numbers| numbers.connections.server.gathers
+    ),
+    one!(
+        counter,
         "ringmq_read_pauses_total",
         "Times that a connection was not read because it takes no replies.",
         |numbers| numbers.connections.server.read_pauses

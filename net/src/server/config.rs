@@ -23,6 +23,17 @@ pub struct Listen {
     pub port: PortKind,
 }
 
+/// Whether requests wait for others, to be handled together. The time is that between two looks at all connections: none waits longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gathering {
+    /// Each is handled when it comes.
+    Never,
+    /// While a busy server saves much processor time by it and nobody sends less for it, which is tried out.
+    WhenItPays(Duration),
+    /// Also when it does not pay.
+    Always(Duration),
+}
+
 /// Limits of one server. Each reactor has its own server, so every bound is per reactor.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -44,6 +55,8 @@ pub struct ServerConfig {
     pub idle: Duration,
     /// Whole frame, length word included; a longer claim closes the connection. Default 16 MiB (stock).
     pub frame_bytes_max: usize,
+    /// Whether requests are gathered. Default: never.
+    pub gather: Gathering,
     /// Length of the kernel's accept queue. Default 1,024 (stock).
     pub backlog: i32,
 }
@@ -59,6 +72,7 @@ impl ServerConfig {
             held_bytes_max: 128 << 20,
             idle: Duration::from_secs(120),
             frame_bytes_max: FRAME_BYTES_MAX,
+            gather: Gathering::Never,
             backlog: 1024,
         }
     }

@@ -40,13 +40,17 @@ pub struct Conn {
     pub(super) dirty: Cell<bool>,
     pub(super) last_io_ms: Cell<u64>,
     /// Memory in its buffers as the hub knows it, and since when it is not 0.
-    held: Cell<usize>,
+    held_bytes: Cell<usize>,
     pub(super) held_since_ms: Cell<u64>,
     /// Frames handled.
     pub(super) frames: Cell<u64>,
     /// While draining: all replies have left and the peer was told so.
     pub(super) finished: Cell<bool>,
     pub(super) waker: RefCell<Option<Waker>>,
+    /// Its requests are gathered: its own task does not receive.
+    pub(super) held: Cell<bool>,
+    /// Looks in a row that brought nothing.
+    pub(super) silent_looks: Cell<u8>,
 }
 
 /// Ids are unique in the process, so that state of several reactors can be told apart in a log.
@@ -68,11 +72,13 @@ impl Conn {
             in_turn: Cell::new(false),
             dirty: Cell::new(false),
             last_io_ms: Cell::new(now_ms),
-            held: Cell::new(0),
+            held_bytes: Cell::new(0),
             held_since_ms: Cell::new(now_ms),
             frames: Cell::new(0),
             finished: Cell::new(false),
             waker: RefCell::new(None),
+            held: Cell::new(false),
+            silent_looks: Cell::new(0),
         })
     }
 
@@ -143,13 +149,13 @@ impl Conn {
 
     /// Memory in this connection's buffers.
     pub(super) fn held(&self) -> usize {
-        self.held.get()
+        self.held_bytes.get()
     }
 
     /// Tells the hub what the buffers hold now.
     pub(super) fn account(&self) {
         let now = self.rx.borrow().memory() + self.out.borrow().memory();
-        let before = self.held.replace(now);
+        let before = self.held_bytes.replace(now);
         if now != before {
             self.hub.hold(before, now);
             if before == 0 {

@@ -19,6 +19,8 @@
 
 mod config;
 mod conn;
+mod gather;
+mod governor;
 mod hub;
 mod listener;
 mod memory;
@@ -39,8 +41,9 @@ use futures_lite::future::{or, poll_fn};
 use glommio::timer::sleep;
 use rustc_hash::FxHashMap;
 
-pub use config::{Listen, PortKind, ServerConfig};
+pub use config::{Gathering, Listen, PortKind, ServerConfig};
 pub use conn::Conn;
+use gather::Gather;
 use hub::Hub;
 pub use stats::{CLOSE_REASONS, CloseReason, ServerStats};
 
@@ -104,6 +107,7 @@ pub struct Server {
     addrs: Vec<(PortKind, SocketAddr)>,
     waiters: RefCell<Vec<Waker>>,
     helpers: RefCell<Vec<glommio::Task<()>>>,
+    gather: Gather,
 }
 
 impl Server {
@@ -116,6 +120,7 @@ impl Server {
         for listen in &config.listen {
             bound.push(listener::bind(listen, config.backlog)?);
         }
+        let gather = Gather::new(config.gather);
         let server = Rc::new(Server {
             hub: Hub::new(config),
             service,
@@ -126,13 +131,15 @@ impl Server {
             addrs: bound.iter().map(|b| (b.port, b.addr)).collect(),
             waiters: RefCell::default(),
             helpers: RefCell::default(),
+            gather,
         });
         for one in bound {
             glommio::spawn_local(listener::accept(server.clone(), one)).detach();
         }
         let idle = glommio::spawn_local(watch_idle(Rc::downgrade(&server)));
         let flusher = glommio::spawn_local(flush_forgotten(server.hub.clone()));
-        server.helpers.borrow_mut().extend([idle, flusher]);
+        let ticker = glommio::spawn_local(gather::tick(Rc::downgrade(&server)));
+        server.helpers.borrow_mut().extend([idle, flusher, ticker]);
         Ok(server)
     }
 
@@ -219,7 +226,7 @@ impl Server {
         for conn in self.conns() {
             conn.end(CloseReason::Shutdown);
         }
-        // Dropping a task cancels it; these two hold no descriptor and no accept.
+        // Dropping a task cancels it; these hold no descriptor and no accept.
         self.helpers.borrow_mut().clear();
         self.hub.set_flusher(None);
     }

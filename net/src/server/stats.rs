@@ -81,6 +81,8 @@ pub struct ServerStats {
     pub send_calls: u64,
     /// Sends that the socket did not take whole.
     pub send_blocked: u64,
+    /// Looks at all connections whose requests are gathered.
+    pub gathers: u64,
     /// Turns in which reading stopped because too many bytes were unsent.
     pub read_pauses: u64,
     /// Ended connections by [`CloseReason::ALL`].
@@ -107,6 +109,7 @@ pub(crate) struct Counters {
     pub(crate) recv_calls: Cell<u64>,
     pub(crate) send_calls: Cell<u64>,
     pub(crate) send_blocked: Cell<u64>,
+    pub(crate) gathers: Cell<u64>,
     pub(crate) read_pauses: Cell<u64>,
     pub(crate) closed: [Cell<u64>; CLOSE_REASONS],
 }
@@ -133,6 +136,7 @@ impl Counters {
             recv_calls: self.recv_calls.get(),
             send_calls: self.send_calls.get(),
             send_blocked: self.send_blocked.get(),
+            gathers: self.gathers.get(),
             read_pauses: self.read_pauses.get(),
             closed,
         }

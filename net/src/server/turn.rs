@@ -30,12 +30,12 @@ enum Turn {
 }
 
 /// What became of the bytes handed to [`Server::handle`].
-struct Handled {
-    consumed: usize,
+pub(super) struct Handled {
+    pub(super) consumed: usize,
     /// Bytes that the frame behind the consumed ones needs; 0 if there are none.
-    need: usize,
+    pub(super) need: usize,
     /// Stopped early because too many reply bytes wait.
-    paused: bool,
+    pub(super) paused: bool,
 }
 
 /// Serves `conn` until it ends. `stream` owns the descriptor and is dropped here, exactly once.
@@ -86,6 +86,9 @@ impl Server {
         let turn = if conn.rx.borrow().unhandled {
             Poll::Ready(self.handle_kept(conn))
         } else if conn.rx.borrow().wants_scratch() {
+            if self.hold(conn) {
+                return Poll::Pending;
+            }
             self.receive_scratch(conn, stream, cx)
         } else {
             self.receive_in_place(conn, stream, cx)
@@ -180,10 +183,10 @@ impl Server {
                 Turn::End
             }
             Ok(n) => {
-                add(&self.hub.count.recv_calls, 1);
-                add(&self.hub.count.bytes_in, n as u64);
-                conn.last_io_ms.set(self.hub.now_ms());
-                handle(n)
+                self.count_received(conn, n);
+                let turn = handle(n);
+                self.received_alone(conn);
+                turn
             }
             Err(error) => {
                 tracing::debug!(conn = conn.id(), %error, "receiving failed");
@@ -191,6 +194,12 @@ impl Server {
                 Turn::End
             }
         }
+    }
+
+    pub(super) fn count_received(&self, conn: &Conn, n: usize) {
+        add(&self.hub.count.recv_calls, 1);
+        add(&self.hub.count.bytes_in, n as u64);
+        conn.last_io_ms.set(self.hub.now_ms());
     }
 
     /// Handles frames out of the connection's own buffer. It is taken out of the connection meanwhile, so a
@@ -206,8 +215,17 @@ impl Server {
 
     /// Hands whole frames of `bytes` to the service, ends the turn and sends the replies.
     fn handle(&self, conn: &Rc<Conn>, bytes: &[u8]) -> Handled {
-        let mut done = Handled { consumed: 0, need: 0, paused: false };
         conn.in_turn.set(true);
+        let done = self.handle_frames(conn, bytes);
+        self.service.on_turn_end();
+        conn.flush();
+        conn.in_turn.set(false);
+        Handled { consumed: if conn.is_closed() { bytes.len() } else { done.consumed }, ..done }
+    }
+
+    /// Hands whole frames of `bytes` to the service.
+    pub(super) fn handle_frames(&self, conn: &Rc<Conn>, bytes: &[u8]) -> Handled {
+        let mut done = Handled { consumed: 0, need: 0, paused: false };
         while done.consumed < bytes.len() && !conn.is_closed() {
             if conn.out_bytes() > self.hub.out_bytes_max() {
                 conn.flush();
@@ -229,9 +247,6 @@ impl Server {
                 Err(error) => self.refuse(conn, &bytes[done.consumed..], &error),
             }
         }
-        self.service.on_turn_end();
-        conn.flush();
-        conn.in_turn.set(false);
         if conn.is_closed() {
             done.consumed = bytes.len();
         }

@@ -20,7 +20,7 @@ use ringmq_net::command::Command;
 use ringmq_net::frame::{FRAME_BYTES_MAX, Peek, peek};
 use ringmq_net::header::HeaderView;
 use ringmq_net::reply::{ReplyHead, encode_reply};
-use ringmq_net::server::{Conn, Server, ServerConfig, Service};
+use ringmq_net::server::{Conn, Gathering, Server, ServerConfig, Service};
 
 /// Tests that measure the whole process take this for writing, all others for reading.
 pub(crate) static PROCESS: RwLock<()> = RwLock::new(());
@@ -246,6 +246,12 @@ pub(crate) fn reactor<F: Future<Output = ()> + 'static>(
             std::panic::resume_unwind(panic);
         }
     })
+}
+
+/// A server that handles each request when it comes, and one that gathers.
+pub(crate) fn both_ways() -> [ServerConfig; 2] {
+    let gathers = Gathering::Always(Duration::from_millis(1));
+    [local_config(), ServerConfig { gather: gathers, ..local_config() }]
 }
 
 pub(crate) fn local_config() -> ServerConfig {

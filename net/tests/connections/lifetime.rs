@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringmq_net::server::{CloseReason, PortKind, Server, ServerConfig, ServerError};
 
-use crate::harness::{PROCESS, Peer, Running, code, frame, local_config, reactor};
+use crate::harness::{PROCESS, Peer, Running, both_ways, code, frame, local_config, reactor};
 
 fn closed_for(server: &Running, reason: CloseReason) -> u64 {
     server.on_reactor(move |server, _| server.stats().closed_for(reason))
@@ -16,30 +16,32 @@ fn closed_for(server: &Running, reason: CloseReason) -> u64 {
 #[test]
 fn malformed_input_closes_only_its_own_connection() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut good = Peer::connect(server.addr);
-    good.ping(0);
-    let bad: &[&[u8]] = &[
-        // Over the frame limit, negative, too short, header longer than the frame, unknown form.
-        &[0x01, 0x00, 0x00, 0x00, 0, 0, 0, 1],
-        &[0xff; 8],
-        &[0, 0, 0, 3, 0, 0, 0],
-        &[0, 0, 0, 8, 0, 0, 0, 100, 1, 2, 3, 4],
-        &[0, 0, 0, 6, 7, 0, 0, 2, b'{', b'}'],
-        // No JSON, and a binary header cut short.
-        &[0, 0, 0, 7, 0, 0, 0, 3, b'{', b'{', b'{'],
-        &[0, 0, 0, 7, 1, 0, 0, 3, 1, 2, 3],
-        b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
-    ];
-    for (i, bytes) in bad.iter().enumerate() {
-        let mut peer = Peer::connect(server.addr);
-        // The reply to a good frame before the bad one still comes.
-        peer.send(&[&frame(code::ECHO, 9, b"before")[..], bytes].concat());
-        assert_eq!(&peer.reply().unwrap().body[..], b"before");
-        assert!(peer.reply().is_none(), "case {i} was not closed");
-        good.ping(i as i32);
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut good = Peer::connect(server.addr);
+        good.ping(0);
+        let bad: &[&[u8]] = &[
+            // Over the frame limit, negative, too short, header longer than the frame, unknown form.
+            &[0x01, 0x00, 0x00, 0x00, 0, 0, 0, 1],
+            &[0xff; 8],
+            &[0, 0, 0, 3, 0, 0, 0],
+            &[0, 0, 0, 8, 0, 0, 0, 100, 1, 2, 3, 4],
+            &[0, 0, 0, 6, 7, 0, 0, 2, b'{', b'}'],
+            // No JSON, and a binary header cut short.
+            &[0, 0, 0, 7, 0, 0, 0, 3, b'{', b'{', b'{'],
+            &[0, 0, 0, 7, 1, 0, 0, 3, 1, 2, 3],
+            b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+        ];
+        for (i, bytes) in bad.iter().enumerate() {
+            let mut peer = Peer::connect(server.addr);
+            // The reply to a good frame before the bad one still comes.
+            peer.send(&[&frame(code::ECHO, 9, b"before")[..], bytes].concat());
+            assert_eq!(&peer.reply().unwrap().body[..], b"before");
+            assert!(peer.reply().is_none(), "case {i} was not closed");
+            good.ping(i as i32);
+        }
+        assert_eq!(closed_for(&server, CloseReason::Malformed), bad.len() as u64);
     }
-    assert_eq!(closed_for(&server, CloseReason::Malformed), bad.len() as u64);
 }
 
 #[test]
@@ -56,22 +58,23 @@ fn a_tls_hello_is_refused_by_name() {
 #[test]
 fn silence_closes_and_traffic_does_not() {
     let _shared = PROCESS.read();
-    let mut config = local_config();
-    config.idle = Duration::from_millis(600);
-    let server = Running::start(config);
-    let started = Instant::now();
-    let mut silent = Peer::connect(server.addr);
-    let mut lively = Peer::connect(server.addr);
-    let mut i = 0;
-    while closed_for(&server, CloseReason::Idle) == 0 {
+    for mut config in both_ways() {
+        config.idle = Duration::from_millis(600);
+        let server = Running::start(config);
+        let started = Instant::now();
+        let mut silent = Peer::connect(server.addr);
+        let mut lively = Peer::connect(server.addr);
+        let mut i = 0;
+        while closed_for(&server, CloseReason::Idle) == 0 {
+            lively.ping(i);
+            i += 1;
+            assert!(started.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(started.elapsed() >= Duration::from_millis(600));
+        assert!(silent.reply().is_none());
         lively.ping(i);
-        i += 1;
-        assert!(started.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(started.elapsed() >= Duration::from_millis(600));
-    assert!(silent.reply().is_none());
-    lively.ping(i);
 }
 
 #[test]
@@ -97,67 +100,73 @@ fn connections_over_the_bound_are_closed_and_counted() {
 #[test]
 fn a_reply_before_a_close_by_the_service_arrives() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    peer.send(&frame(code::CLOSE, 5, b"last words"));
-    assert_eq!(&peer.reply().unwrap().body[..], b"last words");
-    assert!(peer.reply().is_none());
-    assert_eq!(closed_for(&server, CloseReason::Service), 1);
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        peer.send(&frame(code::CLOSE, 5, b"last words"));
+        assert_eq!(&peer.reply().unwrap().body[..], b"last words");
+        assert!(peer.reply().is_none());
+        assert_eq!(closed_for(&server, CloseReason::Service), 1);
+    }
 }
 
 #[test]
 fn replies_to_a_connection_that_is_gone_are_dropped() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    peer.send(&frame(code::LATER, 1, b""));
-    server.wait("the request", |s| s.seen.frames.load(Ordering::SeqCst) == 1);
-    drop(peer);
-    server.wait("the close", |s| s.seen.closed.load(Ordering::SeqCst) == 1);
-    let unsent = server.on_reactor(|server, service| {
-        service.release();
-        server.flush_dirty();
-        server.buffered_bytes().1
-    });
-    assert_eq!(unsent, 0);
-    Peer::connect(server.addr).ping(1);
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        peer.send(&frame(code::LATER, 1, b""));
+        server.wait("the request", |s| s.seen.frames.load(Ordering::SeqCst) == 1);
+        drop(peer);
+        server.wait("the close", |s| s.seen.closed.load(Ordering::SeqCst) == 1);
+        let unsent = server.on_reactor(|server, service| {
+            service.release();
+            server.flush_dirty();
+            server.buffered_bytes().1
+        });
+        assert_eq!(unsent, 0);
+        Peer::connect(server.addr).ping(1);
+    }
 }
 
 #[test]
 fn drain_lets_every_reply_leave_and_takes_no_new_connection() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut slow = Peer::connect(server.addr);
-    let mut busy = Peer::connect(server.addr);
-    let request = ringmq_net::command::Command::request(code::SHARED).with_ext("n", 4 << 20);
-    slow.send(&crate::harness::encode(request, 1));
-    server.wait("unsent bytes", |s| s.on_reactor(|s, _| s.stats()).send_blocked > 0);
-    busy.send(&frame(code::LATER, 7, b""));
-    server.wait("the request", |s| s.seen.frames.load(Ordering::SeqCst) == 2);
-    let (tell, told) = std::sync::mpsc::channel();
-    server.on_reactor(move |server, service| {
-        service.release();
-        let server = server.clone();
-        glommio::spawn_local(async move {
-            server.drain(Duration::from_secs(10)).await;
-            tell.send(server.stats()).unwrap();
-        })
-        .detach();
-    });
-    // Input that nobody will read: closing with it unread would reset the connection and lose replies.
-    for _ in 0..100 {
-        let _ = slow.stream.write_all(&frame(code::ECHO, 2, &[0; 10_000]));
-        let _ = busy.stream.write_all(&frame(code::ECHO, 8, b"too late"));
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut slow = Peer::connect(server.addr);
+        let mut busy = Peer::connect(server.addr);
+        let request = ringmq_net::command::Command::request(code::SHARED).with_ext("n", 4 << 20);
+        slow.send(&crate::harness::encode(request, 1));
+        server.wait("unsent bytes", |s| s.on_reactor(|s, _| s.stats()).send_blocked > 0);
+        busy.send(&frame(code::LATER, 7, b""));
+        server.wait("the request", |s| s.seen.frames.load(Ordering::SeqCst) == 2);
+        let (tell, told) = std::sync::mpsc::channel();
+        server.on_reactor(move |server, service| {
+            service.release();
+            let server = server.clone();
+            glommio::spawn_local(async move {
+                server.drain(Duration::from_secs(10)).await;
+                tell.send(server.stats()).unwrap();
+            })
+            .detach();
+        });
+        // Input that nobody will read: closing with it unread would reset the connection and lose replies.
+        for _ in 0..100 {
+            let _ = slow.stream.write_all(&frame(code::ECHO, 2, &[0; 10_000]));
+            let _ = busy.stream.write_all(&frame(code::ECHO, 8, b"too late"));
+        }
+        assert_eq!(busy.reply().unwrap().opaque, 7);
+        assert!(busy.reply().is_none());
+        assert_eq!(slow.reply().unwrap().body.len(), 4 << 20);
+        assert!(slow.reply().is_none());
+        assert!(TcpStream::connect(server.addr).is_err());
+        drop((slow, busy));
+        let stats = told.recv().unwrap();
+        assert_eq!(stats.connections, 0);
+        assert_eq!(stats.closed_for(CloseReason::Shutdown), 2);
     }
-    assert_eq!(busy.reply().unwrap().opaque, 7);
-    assert!(busy.reply().is_none());
-    assert_eq!(slow.reply().unwrap().body.len(), 4 << 20);
-    assert!(slow.reply().is_none());
-    assert!(TcpStream::connect(server.addr).is_err());
-    drop((slow, busy));
-    let stats = told.recv().unwrap();
-    assert_eq!(stats.connections, 0);
-    assert_eq!(stats.closed_for(CloseReason::Shutdown), 2);
 }
 
 #[test]
@@ -245,11 +254,13 @@ impl ringmq_net::server::Service for Deaf {
 #[test]
 fn a_half_closed_peer_is_closed() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    peer.send(&frame(code::ECHO, 1, b"x"));
-    peer.stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(&peer.reply().unwrap().body[..], b"x");
-    assert_eq!(peer.stream.read(&mut [0]).unwrap(), 0);
-    assert_eq!(closed_for(&server, CloseReason::Peer), 1);
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        peer.send(&frame(code::ECHO, 1, b"x"));
+        peer.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(&peer.reply().unwrap().body[..], b"x");
+        assert_eq!(peer.stream.read(&mut [0]).unwrap(), 0);
+        assert_eq!(closed_for(&server, CloseReason::Peer), 1);
+    }
 }

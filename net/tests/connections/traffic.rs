@@ -7,71 +7,77 @@ use std::time::Duration;
 use ringmq_net::command::Command;
 
 use crate::harness::{
-    PROCESS, Peer, Running, code, encode, frame, local_config, shared_byte, wait,
+    PROCESS, Peer, Running, both_ways, code, encode, frame, local_config, shared_byte, wait,
 };
 
 #[test]
 fn pipelined_requests_are_answered_in_order_with_few_system_calls() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    for round in 0..20 {
-        let burst: Vec<u8> =
-            (0..64).flat_map(|i| frame(code::ECHO, round * 64 + i, &[i as u8; 1024])).collect();
-        peer.send(&burst);
-        for i in 0..64 {
-            let reply = peer.reply().unwrap();
-            assert_eq!(reply.opaque, round * 64 + i);
-            assert_eq!(&reply.body[..], &[i as u8; 1024]);
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        for round in 0..20 {
+            let burst: Vec<u8> =
+                (0..64).flat_map(|i| frame(code::ECHO, round * 64 + i, &[i as u8; 1024])).collect();
+            peer.send(&burst);
+            for i in 0..64 {
+                let reply = peer.reply().unwrap();
+                assert_eq!(reply.opaque, round * 64 + i);
+                assert_eq!(&reply.body[..], &[i as u8; 1024]);
+            }
         }
+        let stats = server.on_reactor(|server, _| server.stats());
+        assert_eq!(stats.frames_in, 1280);
+        assert!(server.seen.turns.load(Ordering::SeqCst) as u64 <= stats.recv_calls);
+        assert!(stats.send_calls <= stats.recv_calls + stats.send_blocked, "{stats:?}");
+        assert!(stats.recv_calls <= 20 * 8, "{stats:?}");
     }
-    let stats = server.on_reactor(|server, _| server.stats());
-    assert_eq!(stats.frames_in, 1280);
-    assert_eq!(server.seen.turns.load(Ordering::SeqCst) as u64, stats.recv_calls);
-    assert!(stats.send_calls <= stats.recv_calls + stats.send_blocked, "{stats:?}");
-    assert!(stats.recv_calls <= 20 * 8, "{stats:?}");
 }
 
 #[test]
 fn a_frame_may_be_cut_at_every_byte() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    let two = [frame(code::ECHO, 1, b"first"), frame(code::ECHO, 2, b"second")].concat();
-    for cut in 1..two.len() {
-        peer.send(&two[..cut]);
-        // The first part must have been received by itself, else nothing was cut.
-        let received = (cut - 1) * two.len() + cut;
-        server.wait("the first part", |s| {
-            s.on_reactor(|server, _| server.stats()).bytes_in == received as u64
-        });
-        peer.send(&two[cut..]);
-        assert_eq!(&peer.reply().unwrap().body[..], b"first");
-        assert_eq!(&peer.reply().unwrap().body[..], b"second");
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        let two = [frame(code::ECHO, 1, b"first"), frame(code::ECHO, 2, b"second")].concat();
+        for cut in 1..two.len() {
+            peer.send(&two[..cut]);
+            // The first part must have been received by itself, else nothing was cut.
+            let received = (cut - 1) * two.len() + cut;
+            server.wait("the first part", |s| {
+                s.on_reactor(|server, _| server.stats()).bytes_in == received as u64
+            });
+            peer.send(&two[cut..]);
+            assert_eq!(&peer.reply().unwrap().body[..], b"first");
+            assert_eq!(&peer.reply().unwrap().body[..], b"second");
+        }
     }
 }
 
 #[test]
 fn large_frames_between_small_ones_arrive_whole() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let mut peer = Peer::connect(server.addr);
-    let sizes = [10, 300_000, 20, 5_000_000, 262_144, 0, 1, 1_000_000, 15_000_000, 3];
-    let bodies: Vec<Vec<u8>> =
-        sizes.iter().map(|n| (0..*n).map(|i| (i * 31 % 253) as u8).collect()).collect();
-    let mut writer = peer.stream.try_clone().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    for config in both_ways() {
+        let server = Running::start(config);
+        let mut peer = Peer::connect(server.addr);
+        let sizes = [10, 300_000, 20, 5_000_000, 262_144, 0, 1, 1_000_000, 15_000_000, 3];
+        let bodies: Vec<Vec<u8>> =
+            sizes.iter().map(|n| (0..*n).map(|i| (i * 31 % 253) as u8).collect()).collect();
+        let mut writer = peer.stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (i, body) in bodies.iter().enumerate() {
+                    writer.write_all(&frame(code::ECHO, i as i32, body)).unwrap();
+                }
+            });
             for (i, body) in bodies.iter().enumerate() {
-                writer.write_all(&frame(code::ECHO, i as i32, body)).unwrap();
+                let reply = peer.reply().unwrap();
+                assert_eq!(reply.opaque, i as i32);
+                assert!(reply.body[..] == body[..], "body {i} differs");
             }
         });
-        for (i, body) in bodies.iter().enumerate() {
-            let reply = peer.reply().unwrap();
-            assert_eq!(reply.opaque, i as i32);
-            assert!(reply.body[..] == body[..], "body {i} differs");
-        }
-    });
+    }
 }
 
 #[test]
@@ -126,69 +132,73 @@ fn replies_outside_a_turn_leave_with_and_without_a_flush() {
 fn a_peer_that_does_not_read_is_bounded_and_gets_everything_later() {
     const REPLY: usize = 1 << 20;
     let _shared = PROCESS.read();
-    let mut config = local_config();
-    config.out_bytes_max = 3 << 20;
-    let server = Running::start(config);
-    let mut slow = Peer::connect(server.addr);
-    let mut requests = Vec::new();
-    for opaque in 0..150 {
-        requests.extend(encode(Command::request(code::SHARED).with_ext("n", REPLY), opaque));
-    }
-    let mut writer = slow.stream.try_clone().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(move || writer.write_all(&requests).unwrap());
-        server.wait("a pause", |s| s.on_reactor(|server, _| server.stats()).read_pauses > 0);
-        let (_, unsent) = server.on_reactor(|server, _| server.buffered_bytes());
-        assert!(unsent <= (3 << 20) + REPLY + 1000, "{unsent} bytes wait");
-        // Others are served meanwhile.
-        let mut other = Peer::connect(server.addr);
-        (0..50).for_each(|i| other.ping(i));
+    for mut config in both_ways() {
+        config.out_bytes_max = 3 << 20;
+        let server = Running::start(config);
+        let mut slow = Peer::connect(server.addr);
+        let mut requests = Vec::new();
         for opaque in 0..150 {
-            let reply = slow.reply().unwrap();
-            assert_eq!(reply.opaque, opaque);
-            assert!(reply.body.iter().enumerate().all(|(i, b)| *b == shared_byte(i)));
-            assert_eq!(reply.body.len(), REPLY);
+            requests.extend(encode(Command::request(code::SHARED).with_ext("n", REPLY), opaque));
         }
-    });
+        let mut writer = slow.stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(&requests).unwrap());
+            server.wait("a pause", |s| s.on_reactor(|server, _| server.stats()).read_pauses > 0);
+            let (_, unsent) = server.on_reactor(|server, _| server.buffered_bytes());
+            assert!(unsent <= (3 << 20) + REPLY + 1000, "{unsent} bytes wait");
+            // Others are served meanwhile.
+            let mut other = Peer::connect(server.addr);
+            (0..50).for_each(|i| other.ping(i));
+            for opaque in 0..150 {
+                let reply = slow.reply().unwrap();
+                assert_eq!(reply.opaque, opaque);
+                assert!(reply.body.iter().enumerate().all(|(i, b)| *b == shared_byte(i)));
+                assert_eq!(reply.body.len(), REPLY);
+            }
+        });
+    }
 }
 
 #[test]
 fn a_peer_that_never_reads_is_closed_at_the_cap() {
     let _shared = PROCESS.read();
-    let mut config = local_config();
-    config.out_bytes_cap = 8 << 20;
-    config.out_bytes_max = usize::MAX;
-    let server = Running::start(config);
-    let mut slow = Peer::connect(server.addr);
-    let mut other = Peer::connect(server.addr);
-    for opaque in 0..40 {
-        slow.send(&encode(Command::request(code::SHARED).with_ext("n", 1 << 20), opaque));
+    for mut config in both_ways() {
+        config.out_bytes_cap = 8 << 20;
+        config.out_bytes_max = usize::MAX;
+        let server = Running::start(config);
+        let mut slow = Peer::connect(server.addr);
+        let mut other = Peer::connect(server.addr);
+        for opaque in 0..40 {
+            slow.send(&encode(Command::request(code::SHARED).with_ext("n", 1 << 20), opaque));
+        }
+        server.wait("the close", |s| {
+            let stats = s.on_reactor(|server, _| server.stats());
+            stats.closed_for(ringmq_net::server::CloseReason::SlowReader) == 1
+        });
+        other.ping(1);
     }
-    server.wait("the close", |s| {
-        let stats = s.on_reactor(|server, _| server.stats());
-        stats.closed_for(ringmq_net::server::CloseReason::SlowReader) == 1
-    });
-    other.ping(1);
 }
 
 #[test]
 fn a_flooding_peer_does_not_starve_another() {
     let _shared = PROCESS.read();
-    let server = Running::start(local_config());
-    let flood: Vec<u8> = (0..1000).flat_map(|i| frame(code::COUNT, i, &[0; 100])).collect();
-    let flooder = Peer::connect(server.addr);
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut stream = &flooder.stream;
-            while !stop.load(Ordering::SeqCst) {
-                stream.write_all(&flood).unwrap();
-            }
+    for config in both_ways() {
+        let server = Running::start(config);
+        let flood: Vec<u8> = (0..1000).flat_map(|i| frame(code::COUNT, i, &[0; 100])).collect();
+        let flooder = Peer::connect(server.addr);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = &flooder.stream;
+                while !stop.load(Ordering::SeqCst) {
+                    stream.write_all(&flood).unwrap();
+                }
+            });
+            wait("the flood", || server.seen.frames.load(Ordering::SeqCst) > 1000);
+            let mut peer = Peer::connect(server.addr);
+            peer.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            (0..20).for_each(|i| peer.ping(i));
+            stop.store(true, Ordering::SeqCst);
         });
-        wait("the flood", || server.seen.frames.load(Ordering::SeqCst) > 1000);
-        let mut peer = Peer::connect(server.addr);
-        peer.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        (0..20).for_each(|i| peer.ping(i));
-        stop.store(true, Ordering::SeqCst);
-    });
+    }
 }

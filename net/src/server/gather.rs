@@ -1,0 +1,280 @@
+//! Gathering: while the [`Governor`] says so, connections are not watched by the ring. One task looks at all of them once in an
+//! interval, handles what they brought as one turn, and sends what can be answered.
+//!
+//! A connection joins when its own task has handled what it received, and goes back to its task when it was silent for a
+//! while, when a frame needs the task (a large one, or one to a peer that takes no replies), or when gathering ends.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use futures_lite::future::{poll_fn, yield_now};
+use glommio::timer::sleep;
+
+use super::config::Gathering;
+use super::conn::Conn;
+use super::governor::{Governor, Sample};
+use super::hub::RECEIVE_BYTES;
+use super::stats::{CloseReason, add};
+use super::{Server, State};
+
+/// Looks in a row that brought nothing, after which a connection is watched by the ring again.
+const SILENT_LOOKS: u8 = 8;
+/// Connections looked at between two chances for other tasks.
+const LOOKS_AT_ONCE: usize = 64;
+/// Receives between two looks at the clock while nothing is gathered.
+const RECEIVES_AT_ONCE: u32 = 32;
+
+/// The gathering of one server.
+pub(super) struct Gather {
+    governor: RefCell<Governor>,
+    interval: Duration,
+    started: Instant,
+    /// Receives since the clock was read last.
+    unclocked: Cell<u32>,
+    /// The connections that the task looks at.
+    held: RefCell<Vec<Rc<Conn>>>,
+    /// The swapped-out list, kept for its allocation.
+    spare: Cell<Vec<Rc<Conn>>>,
+    ticker: RefCell<Option<Waker>>,
+}
+
+/// What a look at a connection brought.
+enum Look {
+    /// Requests, or nothing for now.
+    Stay,
+    /// Its own task has to go on with it.
+    Leave,
+}
+
+impl Gather {
+    pub(super) fn new(gathering: Gathering) -> Self {
+        let (governor, interval) = match gathering {
+            Gathering::Never => (Governor::fixed(false), Duration::MAX),
+            Gathering::Always(interval) => (Governor::fixed(true), interval),
+            Gathering::WhenItPays(interval) => {
+                let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
+                (Governor::new(interval_us), interval)
+            }
+        };
+        Gather {
+            governor: RefCell::new(governor),
+            interval,
+            started: Instant::now(),
+            unclocked: Cell::new(0),
+            held: RefCell::default(),
+            spare: Cell::default(),
+            ticker: RefCell::new(None),
+        }
+    }
+
+    /// Whether requests are gathered now.
+    pub(super) fn is_on(&self) -> bool {
+        self.governor.borrow().gathers()
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Server {
+    /// Takes `conn` from its task to the next look, if requests are gathered. Whether it was taken.
+    pub(super) fn hold(&self, conn: &Rc<Conn>) -> bool {
+        if conn.held.get() {
+            return true;
+        }
+        let hold = self.gather.is_on()
+            && self.state.get() == State::Running
+            && conn.silent_looks.get() < SILENT_LOOKS;
+        if hold {
+            conn.held.set(true);
+            self.gather.held.borrow_mut().push(conn.clone());
+        }
+        hold
+    }
+
+    /// A connection's own task has received something: now and then the governor is asked.
+    pub(super) fn received_alone(&self, conn: &Conn) {
+        conn.silent_looks.set(0);
+        let unclocked = self.gather.unclocked.get() + 1;
+        if unclocked < RECEIVES_AT_ONCE {
+            self.gather.unclocked.set(unclocked);
+            return;
+        }
+        self.gather.unclocked.set(0);
+        self.ask_governor();
+        if self.gather.is_on()
+            && let Some(ticker) = self.gather.ticker.borrow_mut().take()
+        {
+            ticker.wake();
+        }
+    }
+
+    fn ask_governor(&self) {
+        let at_us = self.gather.now_us();
+        let mut governor = self.gather.governor.borrow_mut();
+        if governor.is_due(at_us) {
+            let count = &self.hub.count;
+            governor.step(Sample {
+                at_us,
+                requests: count.frames_in.get(),
+                receives: count.recv_calls.get(),
+                cpu_us: thread_cpu_us(),
+            });
+        }
+    }
+
+    /// Looks at all held connections, and ends the turn once for all of them.
+    async fn look_at_held(&self) {
+        add(&self.hub.count.gathers, 1);
+        let mut list = self.gather.held.replace(self.gather.spare.take());
+        let mut handled = self.hub.count.recv_calls.get();
+        for (at, conn) in list.drain(..).enumerate() {
+            if at % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
+                handled = self.end_gathered_turn(handled);
+                glommio::executor().yield_if_needed().await;
+            }
+            if conn.is_closed() || self.state.get() != State::Running {
+                self.let_go(&conn);
+                continue;
+            }
+            match self.look(&conn) {
+                Look::Stay => self.gather.held.borrow_mut().push(conn),
+                Look::Leave => self.let_go(&conn),
+            }
+        }
+        self.end_gathered_turn(handled);
+        self.gather.spare.set(list);
+    }
+
+    /// Ends the turn if there were receives since the count was `before`; the count now.
+    fn end_gathered_turn(&self, before: u64) -> u64 {
+        let now = self.hub.count.recv_calls.get();
+        if now != before {
+            self.service.on_turn_end();
+            self.hub.flush_dirty();
+            self.reclaim_if_over();
+        }
+        now
+    }
+
+    /// Receives once from a held connection and handles the frames.
+    fn look(&self, conn: &Rc<Conn>) -> Look {
+        if conn.out_bytes() > self.hub.out_bytes_max() {
+            return Look::Leave;
+        }
+        let mut scratch = self.hub.take_scratch();
+        let kept = conn.rx.borrow().bytes().len();
+        scratch[..kept].copy_from_slice(conn.rx.borrow().bytes());
+        let room_end = (kept + RECEIVE_BYTES).max(conn.rx.borrow().need()).min(scratch.len());
+        let look = match receive_now(conn.fd.get(), &mut scratch[kept..room_end]) {
+            Ok(None) => {
+                let silent = conn.silent_looks.get().saturating_add(1);
+                conn.silent_looks.set(silent);
+                if silent < SILENT_LOOKS { Look::Stay } else { Look::Leave }
+            }
+            Ok(Some(0)) => {
+                conn.end(CloseReason::Peer);
+                Look::Leave
+            }
+            Ok(Some(n)) => {
+                conn.silent_looks.set(0);
+                self.count_received(conn, n);
+                let end = kept + n;
+                let handled = self.handle_frames(conn, &scratch[..end]);
+                let mut rx = conn.rx.borrow_mut();
+                rx.keep(&scratch[handled.consumed..end], handled.need);
+                rx.unhandled = handled.paused;
+                let stays = end < room_end && !handled.paused && rx.wants_scratch();
+                if stays { Look::Stay } else { Look::Leave }
+            }
+            Err(error) => {
+                tracing::debug!(conn = conn.id(), %error, "receiving failed");
+                conn.end(CloseReason::Error);
+                Look::Leave
+            }
+        };
+        self.hub.put_scratch(scratch);
+        conn.account();
+        look
+    }
+
+    fn let_go(&self, conn: &Conn) {
+        conn.held.set(false);
+        conn.wake();
+    }
+
+    fn let_all_go(&self) {
+        for conn in self.gather.held.take() {
+            self.let_go(&conn);
+        }
+    }
+}
+
+/// The task that looks.
+pub(super) async fn tick(server: Weak<Server>) {
+    loop {
+        poll_fn(|cx| match server.upgrade() {
+            Some(server) if !server.gather.is_on() => {
+                *server.gather.ticker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+        let mut due = Instant::now();
+        loop {
+            let interval = match server.upgrade() {
+                Some(server) => {
+                    server.look_at_held().await;
+                    server.ask_governor();
+                    if !server.gather.is_on() {
+                        server.let_all_go();
+                        break;
+                    }
+                    server.gather.interval
+                }
+                None => return,
+            };
+            due += interval;
+            let now = Instant::now();
+            if now < due {
+                sleep(due - now).await;
+            } else {
+                // A look took longer than the interval: others have their turn, and what was missed is not made up for.
+                due = now;
+                yield_now().await;
+            }
+        }
+    }
+}
+
+/// What the socket has at this moment: `None` is nothing, 0 bytes are its end.
+fn receive_now(fd: RawFd, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        // SAFETY: the pointer and the length are those of a live buffer; a bad descriptor is an error.
+        let n = unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) };
+        if let Ok(n) = usize::try_from(n) {
+            return Ok(Some(n));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock => return Ok(None),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Processor time of this thread since it began.
+fn thread_cpu_us() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is that of a live timespec. The clock exists on every Linux; were it not so, the time stays 0, and
+    // nothing is gathered.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
