@@ -24,7 +24,7 @@ use super::{Server, State};
 /// Looks in a row that brought nothing, after which a connection is watched by the ring again.
 const SILENT_LOOKS: u8 = 8;
 /// Connections looked at between two chances for other tasks.
-const LOOKS_AT_ONCE: usize = 64;
+const LOOKS_AT_ONCE: usize = 16;
 /// Receives between two looks at the clock while nothing is gathered.
 const RECEIVES_AT_ONCE: u32 = 32;
 
