@@ -292,6 +292,7 @@ impl Broker {
                     SlaveAck::Write => AckLevel::Write,
                     SlaveAck::Sync => AckLevel::Sync,
                 },
+                retry_max: Duration::from_millis(config.retry_max_ms),
             },
             Rc::clone(&self.shard),
             Rc::clone(&self.ha.terms),

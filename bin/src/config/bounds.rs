@@ -121,6 +121,7 @@ pub const BOUNDS: &[Bound] = &[
     bound!(ha.heartbeat_ms, 100, 60_000, ""),
     bound!(ha.housekeeping_ms, 500, 600_000, "the connection to the master or slave is closed"),
     bound!(ha.metadata_ms, 100, 600_000, ""),
+    bound!(ha.retry_max_ms, 100, 600_000, ""),
     bound!(log.queue_lines, 64, 1_000_000, "further lines are dropped and counted"),
     bound!(log.slow_send_ms, 0, 60_000, "one log line a second at most"),
     bound!(metrics.topics_max, 0, 100_000, "further topics are counted together as `(other)`"),

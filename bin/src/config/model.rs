@@ -436,6 +436,8 @@ pub struct HaSection {
     pub housekeeping_ms: u64,
     /// How often a slave asks for topics, groups and offsets.
     pub metadata_ms: u64,
+    /// Longest wait before a slave tries to reach its master again.
+    pub retry_max_ms: u64,
 }
 
 impl Default for HaSection {
@@ -453,6 +455,7 @@ impl Default for HaSection {
             heartbeat_ms: 5_000,
             housekeeping_ms: 20_000,
             metadata_ms: 10_000,
+            retry_max_ms: 5_000,
         }
     }
 }

@@ -85,8 +85,7 @@ pub(crate) fn commit(broker: &Broker, group: &str, queue: &str, offset: &str) {
 }
 
 /// Tables are asked for every ten minutes here: what comes sooner comes with the log.
-const RARELY: &str =
-    "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 600000\nstart = \"oldest\"\n";
+const RARELY: &str = "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 600000\nretry_max_ms = 500\nstart = \"oldest\"\n";
 
 #[test]
 fn what_was_committed_and_made_just_before_the_masters_death_is_at_its_slave() {

@@ -12,8 +12,7 @@ use crate::support::{Options, tempdir};
 use crate::{QUEUES, TOPIC, journal, send, small_segments};
 
 /// A stopped slave is noticed late here: what counts are the timeouts of sends.
-const PATIENT: &str =
-    "heartbeat_ms = 300\nhousekeeping_ms = 60000\nmetadata_ms = 300\nstart = \"oldest\"\n";
+const PATIENT: &str = "heartbeat_ms = 300\nhousekeeping_ms = 60000\nmetadata_ms = 300\nretry_max_ms = 500\nstart = \"oldest\"\n";
 
 pub(crate) fn send_one(conn: &mut Conn, properties: &str) -> (Reply, Duration) {
     let began = Instant::now();

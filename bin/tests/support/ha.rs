@@ -15,9 +15,9 @@ use super::{Broker, Options, Target};
 pub const CAUGHT_UP_MAX: Duration = Duration::from_secs(60);
 const GET_BROKER_RUNTIME_INFO: i32 = 28;
 
-/// Times that suit a test: a silent peer is noticed in two seconds. A slave has all of its master's history.
-pub const QUICK: &str =
-    "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 300\nstart = \"oldest\"\n";
+/// Times that suit a test: a silent peer is noticed in two seconds, one that is back in half a second. A slave has all of its master's
+/// history.
+pub const QUICK: &str = "heartbeat_ms = 300\nhousekeeping_ms = 2000\nmetadata_ms = 300\nretry_max_ms = 500\nstart = \"oldest\"\n";
 
 /// A master and one slave of one group, and their name server.
 pub struct Pair {

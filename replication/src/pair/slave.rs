@@ -15,12 +15,12 @@ use crate::terms::{Candidate, Term, TermId, TermList, candidates};
 /// How long a hello waits for its answer if nobody knows whether the master is a RingMQ node: a stock one takes it for an offset and is
 /// silent.
 const HELLO_PATIENCE_MS: u64 = 1_000;
-/// Before a connection is tried again: doubled each time, up to the second.
+/// Before a connection is tried again: doubled each time, up to what is configured.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// The same where the next try will most likely end as the last one did.
+/// So many times longer are the waits where the next try will most likely end as the last one did.
+const HOPELESS: u32 = 3;
 const HOPELESS_MIN: Duration = Duration::from_secs(1);
-const HOPELESS_MAX: Duration = Duration::from_secs(15);
 
 /// Which history an empty slave asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,18 +240,32 @@ impl Trouble {
 }
 
 /// When the next connection is tried.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Retry {
     wait: Duration,
+    max: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry::new(RETRY_MAX)
+    }
 }
 
 impl Retry {
+    /// The first one waits least, none longer than `max`, or after a divergence three times that.
+    pub fn new(max: Duration) -> Self {
+        Retry { wait: Duration::ZERO, max }
+    }
+
     /// How long to wait after a connection that was followed for `lasted`, or one that ended in a divergence.
     pub fn after(&mut self, lasted: Duration, divergence: bool) -> Duration {
-        let (min, max) =
-            if divergence { (HOPELESS_MIN, HOPELESS_MAX) } else { (RETRY_MIN, RETRY_MAX) };
-        let fresh = lasted > RETRY_MAX && !divergence;
-        self.wait = if fresh { min } else { (self.wait * 2).clamp(min, max) };
+        let (min, max) = match divergence {
+            true => (HOPELESS_MIN, self.max * HOPELESS),
+            false => (RETRY_MIN, self.max),
+        };
+        let fresh = lasted > self.max && !divergence;
+        self.wait = if fresh { min } else { (self.wait * 2).max(min) }.min(max);
         self.wait
     }
 }

@@ -67,6 +67,8 @@ pub struct SlaveConfig {
     pub start: Start,
     /// What a report means.
     pub ack: AckLevel,
+    /// Longest wait before a connection is tried again; three times that while the logs differ.
+    pub retry_max: Duration,
 }
 
 /// What a master is known to be.
@@ -393,7 +395,7 @@ impl Slave {
 
     /// Follows the master, whoever it is at the time, until it is dropped, has to halt, or its log is to be cut.
     pub async fn run(self: Rc<Self>, upstream: impl Upstream) {
-        let mut retry = Retry::default();
+        let mut retry = Retry::new(self.config.retry_max);
         while self.halted().is_none() {
             let Some(addr) = upstream.ha_addr() else {
                 self.note(SlaveState::NoMaster);

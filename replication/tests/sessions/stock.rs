@@ -247,6 +247,15 @@ fn a_difference_is_tried_again_more_and_more_rarely_and_a_lost_link_soon() {
     assert_eq!(waits, [1_000, 2_000, 4_000, 8_000, 15_000, 15_000, 15_000, 15_000]);
     assert_eq!(retry.after(Duration::from_secs(60), false), Duration::from_millis(250));
     assert_eq!(retry.after(Duration::ZERO, false), Duration::from_millis(500));
+    // No longer than it is told.
+    let mut retry = Retry::new(Duration::from_millis(600));
+    let waits: Vec<_> = (0..4).map(|_| retry.after(Duration::ZERO, false).as_millis()).collect();
+    assert_eq!(waits, [250, 500, 600, 600]);
+    let waits: Vec<_> = (0..3).map(|_| retry.after(Duration::ZERO, true).as_millis()).collect();
+    assert_eq!(waits, [1_200, 1_800, 1_800]);
+    let mut retry = Retry::new(Duration::from_millis(100));
+    assert_eq!(retry.after(Duration::ZERO, false), Duration::from_millis(100));
+    assert_eq!(retry.after(Duration::ZERO, true), Duration::from_millis(300));
 }
 
 #[test]
