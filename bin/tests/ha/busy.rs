@@ -59,6 +59,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Scripted {
     fn start() -> Scripted {
+        Scripted::with_heartbeats(false)
+    }
+
+    fn with_heartbeats(hasty: bool) -> Scripted {
         let port = ports::broker_block(1);
         let mut master = Scripted {
             port,
@@ -72,7 +76,7 @@ impl Scripted {
             master.listen(requests, move |stream| answer_all(stream, &script, &ending));
         }
         let (ending, era) = (Arc::clone(&master.ending), Arc::clone(&master.era));
-        master.listen(port + 1, move |stream| be_a_silent_log(stream, &ending, &era));
+        master.listen(port + 1, move |stream| be_a_silent_log(stream, &ending, &era, hasty));
         master
     }
 
@@ -174,20 +178,24 @@ fn answer_all(mut stream: TcpStream, script: &Mutex<Script>, ending: &AtomicBool
     }
 }
 
-/// The HA port of a master without a message: a heartbeat says that the log goes on where the slave reported, and there is none to one
-/// that has reported nothing yet, or a hello, which is none.
-fn be_a_silent_log(mut stream: TcpStream, ending: &AtomicBool, era: &Mutex<u64>) {
+/// The HA port of a master without a message: a heartbeat says that the log goes on where the slave reported. There is none to one that
+/// has reported nothing, and none to a hello, unless the master's heartbeats come so fast that one is due: it says the same then.
+fn be_a_silent_log(mut stream: TcpStream, ending: &AtomicBool, era: &Mutex<u64>, hasty: bool) {
     let of = *locked(era);
-    let mut reported = false;
+    let mut heartbeat = None;
     while !ending.load(Ordering::SeqCst) && *locked(era) == of {
         let mut reports = [0; 512];
         match stream.read(&mut reports) {
             Ok(0) => return,
-            Ok(_) => reported = reports[0] == 0,
+            Ok(len) => {
+                let last = &reports[(len / 8).saturating_sub(1) * 8..][..8];
+                let is_hello = last[0] & 0x80 != 0;
+                heartbeat = (hasty || !is_hello).then(|| [last, &[0; 4]].concat());
+            }
             Err(e) if !matches!(e.kind(), std::io::ErrorKind::WouldBlock) => return,
             Err(_) => {}
         }
-        if reported && stream.write_all(&[0; 12]).is_err() {
+        if heartbeat.as_ref().is_some_and(|bytes| stream.write_all(bytes).is_err()) {
             return;
         }
     }
@@ -327,4 +335,16 @@ fn a_busy_stock_master_is_told_of_progress_when_it_takes_it_and_is_known_again()
         (Some("readers"), Some("0"), Some("50"))
     );
     assert_eq!(progress(at), Some(50));
+}
+
+#[test]
+fn a_stock_master_that_answers_no_question_is_followed_however_soon_its_heartbeats_come() {
+    for hasty in [false, true] {
+        let dir = tempdir("ha-hasty-master");
+        let master = Scripted::with_heartbeats(hasty);
+        master.say(RUNTIME, Say::Refusal(BUSY));
+        let (slave, _namesrv) = slave_of(&master, dir.path());
+        await_text(slave.address(0), "ringmqHaState", |state| state == "following");
+        await_text(slave.address(0), "ringmqHaProtocol", |protocol| protocol == "stock");
+    }
 }

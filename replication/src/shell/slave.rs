@@ -443,7 +443,10 @@ impl Slave {
     /// What the end of a connection tells of the master's kind.
     fn learn_from(&self, addr: &str, why: &End) {
         match why {
-            End::Trouble(Trouble::NotRingMq) => *self.silent.borrow_mut() = Some(addr.to_owned()),
+            // A stock master heeds its own pace: its heartbeat, which is no frame, may come sooner than a hello is given up.
+            End::Trouble(Trouble::NotRingMq | Trouble::Frame(_)) => {
+                *self.silent.borrow_mut() = Some(addr.to_owned());
+            }
             // Whoever is there now may be another one: it is asked again.
             End::Trouble(Trouble::Silent(_)) => *self.ringmq.borrow_mut() = None,
             _ => {}
