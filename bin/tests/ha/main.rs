@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod amnesia;
 mod behind;
 mod busy;
 mod chain;
@@ -30,12 +31,11 @@ mod tail;
 mod three;
 mod twins;
 mod unread;
-mod wiped;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::ha::{Pair, await_caught_up, compare_logs};
+use support::ha::{NO_DRAIN, Pair, await_caught_up, compare_logs};
 use support::journal::Journal;
 use support::load::{Load, LoadSpec};
 use support::{Broker, Options, TempDir};
@@ -70,7 +70,7 @@ fn spec() -> LoadSpec {
 fn small_segments() -> Options {
     Options {
         segment_bytes: 1 << 20,
-        config: "[limits]\nmessage_bytes = 524288\n".to_owned(),
+        config: format!("{NO_DRAIN}[limits]\nmessage_bytes = 524288\n"),
         ..Options::default()
     }
 }

@@ -6,8 +6,7 @@ use crate::support::{Target, tempdir};
 use crate::{QUEUES, SLAVE, STOP_MAX, TOPIC, journal, send, stock, stream};
 
 /// A slave that is silent for longer than its master: the master's heartbeat is the first that it hears.
-const RARELY: &str =
-    "heartbeat_ms = 60000\nhousekeeping_ms = 120000\nmetadata_ms = 300\nstart = \"oldest\"\n";
+const RARELY: &str = "heartbeat_ms = 60000\nhousekeeping_ms = 120000\nmetadata_ms = 300\nretry_max_ms = 500\nstart = \"oldest\"\n";
 
 #[test]
 fn a_stock_master_that_lost_its_disk_is_not_followed_and_takes_no_topics_along() {
