@@ -46,10 +46,11 @@ impl Sender {
     }
 
     fn assert_all_at(&self, broker: &Broker) {
-        let found: BTreeMap<_, _> = checker::read_all(broker.address(0), TOPIC, QUEUES)
-            .into_iter()
-            .map(|message| ((message.queue, message.offset), (message.body[0], message.body.len())))
-            .collect();
+        let mut found = BTreeMap::new();
+        checker::read_each(broker.address(0), TOPIC, QUEUES, |message| {
+            let place = (message.queue, message.offset);
+            found.insert(place, (message.body[0], message.body.len()));
+        });
         assert_eq!(found.len(), self.stored.len());
         for (place, mark) in &self.stored {
             assert_eq!(found.get(place), Some(&(*mark, BODY_BYTES)), "at {place:?}");

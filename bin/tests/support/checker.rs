@@ -405,8 +405,14 @@ pub struct Message {
 
 /// All messages of a topic on one shard.
 pub fn read_all(address: SocketAddr, topic: &str, queues: u32) -> Vec<Message> {
-    let mut conn = Conn::open(address).expect("a connection to the broker");
     let mut messages = Vec::new();
+    read_each(address, topic, queues, |message| messages.push(message));
+    messages
+}
+
+/// The same, one after the other: of more than fits into memory.
+pub fn read_each(address: SocketAddr, topic: &str, queues: u32, mut see: impl FnMut(Message)) {
+    let mut conn = Conn::open(address).expect("a connection to the broker");
     for queue in 0..queues as i32 {
         let mut at = 0;
         loop {
@@ -421,7 +427,7 @@ pub fn read_all(address: SocketAddr, topic: &str, queues: u32) -> Vec<Message> {
             for record in Record::all(&reply.body).expect("records") {
                 assert_eq!(record.queue_offset, at, "queue offsets are dense");
                 at += 1;
-                messages.push(Message {
+                see(Message {
                     queue,
                     offset: record.queue_offset,
                     body: record.body.to_vec(),
@@ -430,7 +436,6 @@ pub fn read_all(address: SocketAddr, topic: &str, queues: u32) -> Vec<Message> {
             }
         }
     }
-    messages
 }
 
 /// Watches all queues as a consumer does, until the connection breaks: what it saw must be there for ever.

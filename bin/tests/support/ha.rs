@@ -190,10 +190,11 @@ fn identities(
     topic: &str,
     queues: u32,
 ) -> BTreeMap<(i32, i64), Option<Identity>> {
-    checker::read_all(address, topic, queues)
-        .into_iter()
-        .map(|message| ((message.queue, message.offset), identity(&message.body)))
-        .collect()
+    let mut found = BTreeMap::new();
+    checker::read_each(address, topic, queues, |message| {
+        found.insert((message.queue, message.offset), identity(&message.body));
+    });
+    found
 }
 
 /// Every message that the journal has of `shard` is at `address`, where it was acknowledged.
