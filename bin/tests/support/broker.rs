@@ -1,6 +1,7 @@
 //! Brokers and name servers of both kinds, started on free loopback ports, ready when they serve and are registered.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -276,12 +277,13 @@ impl Broker {
     fn ringmq_command(&self) -> Command {
         let config = self.dir.join("ringmq.toml");
         let body = format!(
-            "[broker]\nname = \"{}\"\nnamesrv = {:?}\n\n[store]\nsegment_bytes = {}\n{}\n\n{}",
+            "[broker]\nname = \"{}\"\nnamesrv = {:?}\n\n[store]\nsegment_bytes = {}\n{}\n\n{}\n\n{}",
             self.options.name,
             self.options.more_namesrvs,
             self.options.segment_bytes,
             self.options.store_keys,
-            self.options.config
+            self.options.config,
+            self.retention()
         );
         std::fs::write(&config, body).expect("the configuration file");
         let mut c = entered(&self.options.enter, ringmq());
@@ -306,6 +308,16 @@ impl Broker {
             c.args(["--namesrv", &namesrvs.join(";")]);
         }
         c
+    }
+
+    /// A test's directory is no disk of its own, unless it made one: how full that one is shall not matter.
+    fn retention(&self) -> &'static str {
+        let device = |path: &Path| std::fs::metadata(path).expect("a test's directory").dev();
+        let shared = device(&self.dir) == device(Path::new(env!("CARGO_TARGET_TMPDIR")));
+        if !shared || self.options.config.contains("[retention]") {
+            return "";
+        }
+        "[retention]\ndisk_aged_percent = 95\ndisk_forced_percent = 98\ndisk_full_percent = 99\n"
     }
 
     /// Starts the program and waits until every shard serves and is registered. Returns how long that took.
