@@ -1,6 +1,7 @@
 //! A slave that joins a synchronous master far behind it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::support::ha::{CAUGHT_UP_MAX, Pair, QUICK, await_streaming, number};
 use crate::support::link::Link;
@@ -18,6 +19,11 @@ const FLUSH_SLAVE_TIMEOUT: i32 = 12;
 fn behind() -> u64 {
     let mib = std::env::var("RINGMQ_TEST_BEHIND_MIB").map_or(12, |mib| mib.parse().expect("MiB"));
     mib << 20
+}
+
+/// With that much to be brought over, at the pace of a busy machine.
+fn patience() -> Duration {
+    CAUGHT_UP_MAX + Duration::from_secs((behind() >> 20) / 4)
 }
 
 /// Sends to a master and keeps what was said of each message, and what it was.
@@ -97,7 +103,7 @@ fn a_slave_that_is_far_behind_is_not_waited_for_until_it_is_nearer_and_then_hold
     assert!(held + bound < behind(), "it has {held} already: the link was not narrow");
     link.rate(None);
     let mut before = BTreeMap::new();
-    let waits = eventually(CAUGHT_UP_MAX, || {
+    let waits = eventually(patience(), || {
         let reply = sender.send();
         *before.entry(reply.code).or_insert(0) += 1;
         assert!([0, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT].contains(&reply.code), "{reply:?}");
