@@ -6,12 +6,11 @@ const LINE_BYTES: usize = 64;
 /// Most bytes that one call fetches. In longer ones the processor sees by itself where the work goes on.
 const BYTES_MAX: usize = 2048;
 
-/// Has the processor bring the beginning of `items` into its caches while it goes on. A hint: nothing is read, and nothing else happens where there is no
+/// Has the processor bring the beginning of `bytes` into its caches while it goes on. A hint: nothing is read, and nothing else happens where there is no
 /// such instruction.
 #[inline]
-pub fn prefetch<T>(items: &[T]) {
-    let size = size_of::<T>().max(1);
-    for line in items[..items.len().min(BYTES_MAX / size)].chunks((LINE_BYTES / size).max(1)) {
+pub fn prefetch(bytes: &[u8]) {
+    for line in bytes[..bytes.len().min(BYTES_MAX)].chunks(LINE_BYTES) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

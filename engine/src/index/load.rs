@@ -5,8 +5,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use ringmq_net::prefetch::prefetch;
-
 use super::core::CurrentFile;
 use super::header::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, SLOT_BYTES, Shape};
 use super::name::is_index_name;
@@ -15,8 +13,6 @@ use super::{IndexConfig, IndexError};
 
 /// Entries or slots read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How many entries before its turn a slot is asked for: they are all over the table, which no processor's cache holds.
-const SLOTS_AHEAD: usize = 16;
 
 /// What the log's recovery tells the index.
 #[derive(Debug, Clone, Default)]
@@ -330,12 +326,7 @@ impl Rebuild {
             let len = left.min(buffer.len());
             let chunk = buffer.get_mut(..len).unwrap_or_default();
             file.read_exact_at(chunk, shape.entry_at(rebuild.next_entry))?;
-            let entries = chunk.as_chunks::<ENTRY_BYTES>().0;
-            for (i, entry) in entries.iter().enumerate() {
-                if let Some(later) = entries.get(i + SLOTS_AHEAD) {
-                    let slot = shape.slot_of(Entry::decode(later).hash) as usize;
-                    prefetch(rebuild.slots.get(slot..=slot).unwrap_or_default());
-                }
+            for entry in chunk.as_chunks::<ENTRY_BYTES>().0 {
                 if !rebuild.take(shape, Entry::decode(entry), log_end) {
                     return Ok(rebuild);
                 }
