@@ -17,7 +17,7 @@ use std::{
 /// Bytes of the unit of direct I/O, whatever the device says of itself.
 pub(crate) const UNIT_BYTES: u64 = 4096;
 /// The largest single write of zeros.
-pub(crate) const ZERO_STEP_MAX: usize = 1 << 20;
+pub(crate) const ZERO_STEP_MAX: usize = 2 << 20;
 /// `FALLOC_FL_WRITE_ZEROES` (Linux 6.17): the device zeroes and the extents count as written.
 const FALLOC_FL_WRITE_ZEROES: i32 = 0x80;
 

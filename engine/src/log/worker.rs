@@ -499,5 +499,5 @@ impl Worker {
 
 /// Bytes of one write of zeros: small ones let log writes pass in between, and a log that is fast pays for each of them.
 fn zero_step_bytes(rest: u32) -> u64 {
-    if rest <= ZERO_REST_FAST { ZERO_STEP_MAX as u64 } else { ZERO_STEP_MAX as u64 / 4 }
+    if rest <= ZERO_REST_FAST { ZERO_STEP_MAX as u64 } else { ZERO_STEP_MAX as u64 / 8 }
 }
