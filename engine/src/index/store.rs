@@ -191,12 +191,18 @@ impl Index {
     ) -> Result<(Option<HeaderSave>, Vec<IndexFileMark>), IndexError> {
         let (header, last) = self.begin_flush();
         let files = self.file_marks();
+        self.jobs_done(last).await?;
+        Ok((header, files))
+    }
+
+    /// Waits for the jobs numbered below `last`.
+    async fn jobs_done(&self, last: u64) -> Result<(), IndexError> {
         let mut pause_us = 100;
         while self.pushes(last)? {
             glommio::timer::sleep(Duration::from_micros(pause_us)).await;
             pause_us = (pause_us * 2).min(2_000);
         }
-        Ok((header, files))
+        Ok(())
     }
 
     /// The files that have a name and an entry, as they are now, oldest first.
@@ -374,7 +380,8 @@ impl Index {
     }
 
     /// Candidates for a key between two store timestamps, at most `max` of them: newest file first, within a file newest entry
-    /// first, by stock's rules (4.9.8): an entry's time is known to the second, rounded down.
+    /// first, by stock's rules (4.9.8): an entry's time is known to the second, rounded down. All that was put before the call is
+    /// found, whatever is put while it runs.
     ///
     /// # Errors
     /// [`IndexError`] if a file cannot be read, or entries put before cannot be written.
@@ -385,9 +392,11 @@ impl Index {
         begin: i64,
         end: i64,
     ) -> Result<IndexQuery, IndexError> {
-        self.flush().await?;
         let inner = &*self.inner;
+        let (_, last) = self.begin_flush();
+        // Before anything else is put: a chain that begins with an entry that no job has yet looks in the file as if it ended there.
         let files = self.file_queries(key_hash);
+        self.jobs_done(last).await?;
         let newest = files.first().map(|file| file.header);
         let shape = inner.shape;
         let wanted = Wanted { hash: key_hash, max, begin, end };
@@ -399,7 +408,8 @@ impl Index {
         })
     }
 
-    /// All files with what a query must know of them, newest first. What was put must be written.
+    /// All files with what a query must know of them, newest first: as they are once the jobs of a flush that begins at this moment
+    /// are done.
     pub(super) fn file_queries(&self, key_hash: i32) -> Vec<FileQuery> {
         let inner = &*self.inner;
         let mut files = Vec::new();

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use futures_lite::future::poll_once;
 use glommio::LocalExecutorBuilder;
 use proptest::prelude::*;
 use ringmq_net::record::{Properties, TopicKeyHasher, sys_flag};
@@ -119,6 +120,39 @@ fn a_stock_file_is_read_and_continued() {
         let none = index.query(hasher.hash("unknown"), 32, 0, i64::MAX).await.expect("query");
         assert!(none.offsets.is_empty());
     });
+}
+
+/// A query waits until what was put is written. Keys of the same chain that are put meanwhile, and files that they fill, hide nothing.
+#[test]
+fn a_key_is_found_whatever_is_put_meanwhile() {
+    for (before, meanwhile, polled) in
+        [1, 4, 5].iter().flat_map(|b| (0..8).flat_map(move |m| [(*b, m, false), (*b, m, true)]))
+    {
+        let dir = tempfile::tempdir().expect("directory");
+        let config = config(dir.path(), 7, 6);
+        let loaded = load_index(&config, &clean(0)).expect("load");
+        let worker = Rc::new(Worker::start("test-index").expect("worker"));
+        let index = Index::new(config, Rc::clone(&worker), loaded);
+        let found = on_reactor(async move {
+            for n in 0..before {
+                index.put(7, n * 100, 1_000_000);
+            }
+            let (go_on, held) = std::sync::mpsc::channel::<()>();
+            drop(worker.submit(move || held.recv()));
+            let mut query = std::pin::pin!(index.query(7, 32, 0, i64::MAX));
+            assert!(poll_once(&mut query).await.is_none(), "nothing is written yet");
+            for n in before..before + meanwhile {
+                index.put(14, n * 100, 1_000_000);
+                if polled {
+                    index.poll();
+                }
+            }
+            drop(go_on);
+            query.await.expect("query").offsets
+        });
+        let expected: Vec<i64> = (0..before).rev().map(|n| n * 100).collect();
+        assert_eq!(found, expected, "{before} before, {meanwhile} meanwhile, polled {polled}");
+    }
 }
 
 fn on_reactor<T: 'static>(test: impl Future<Output = T> + 'static) -> T {
