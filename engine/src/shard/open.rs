@@ -138,6 +138,8 @@ impl Shard {
         let file_system = FileSystem::of(layout.root())
             .map_err(|error| StoreError::io("open", layout.root(), error))?;
         let stamp = LockStamp::read(&layout)?;
+        let abort = AbortMarker::new(&layout);
+        let ended = !abort.is_set();
         let lock = StoreLock::acquire(&layout)?;
         let mark = DerivedMark::load(&layout.derived_mark(), stamp)?;
         let worker = Rc::new(Worker::start("store").map_err(ShardError::WorkerStart)?);
@@ -154,6 +156,8 @@ impl Shard {
         let queue_config = Self::queue_config(&config, &layout);
         let log_min = log.min_offset();
         let had_mark = mark.is_some();
+        // A stop closes the log first: queues and index may lack what was to follow.
+        let clean = opened.recovered.clean && ended;
         let (mark, digest) = match mark {
             Some(mark) if mark.dispatched <= end => {
                 let digest = mark.queues;
@@ -186,7 +190,7 @@ impl Shard {
             same_beginning: mark.as_ref().is_some_and(|mark| mark.log_min == log_min),
             log_end: end,
             trusted: mark.is_some(),
-            clean: opened.recovered.clean,
+            clean,
         };
         let mut loaded = {
             let queue_config = queue_config.clone();
@@ -198,19 +202,15 @@ impl Shard {
         let base =
             known.unwrap_or(u64::try_from(queues_report.max_end_physical).unwrap_or_default());
         let queues = QueueStore::new(queue_config, Rc::clone(&worker), loaded);
-        let recovery = IndexRecovery {
-            log_min,
-            log_end: end,
-            clean: opened.recovered.clean,
-            files: mark.map(|mark| mark.index),
-        };
+        let recovery =
+            IndexRecovery { log_min, log_end: end, clean, files: mark.map(|mark| mark.index) };
         let (index, index_report) = Self::open_index(&config, &layout, &worker, recovery).await?;
         let wanted = [queues_report.redo_from, index_report.redo_from];
         let redo_from = wanted.into_iter().flatten().fold(base, u64::min);
         let redo_from = redo_from.clamp(log_min, end);
 
         let shard = Shard {
-            abort: AbortMarker::new(&layout),
+            abort,
             table: QueueTable::default(),
             dispatch: RefCell::new(Dispatch::default()),
             dispatched: Cell::new(end),

@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use ringmq_engine::index::HEADER_BYTES;
 use ringmq_engine::shard::{NewMessage, NewRun, UnitCode};
 use ringmq_engine::state::delay::SCHEDULE_TOPIC;
 use ringmq_net::record::{Properties, index_hash};
 
 use crate::shards::{
-    HOST, bodies, die, open, put, put_run, run_until_death, settle, store_of_the_dying,
+    HOST, bodies, die, open, put, put_run, run_until_death, settle, shard_config,
+    store_of_the_dying,
 };
 use crate::support::{disk_dir, on_reactor};
 
@@ -45,6 +47,40 @@ async fn assert_filled(store: &Path, count: i64) -> u64 {
     assert_eq!(found.physical_offsets.len(), 1, "the key of message 5");
     shard.close().await.expect("a clean stop");
     report.redone_records
+}
+
+/// The power goes when a clean stop has closed the log and writes the slots of the index: one of them is still that of the stop before.
+#[test]
+fn slots_of_a_stop_that_did_not_end_are_made_again() {
+    let dir = disk_dir();
+    on_reactor(move || async move {
+        let store = dir.path();
+        for now_ms in [1_000, 2_000] {
+            let (shard, _) = open(store).await;
+            let queue = shard.queue("T", 0).expect("a queue");
+            let keys = "UNIQ_KEY\u{1}a\u{2}KEYS\u{1}b".to_owned();
+            put_run(&shard, &queue, now_ms, &[(b"body".to_vec(), keys)]);
+            settle(&shard).await;
+            shard.close().await.expect("a clean stop");
+        }
+        let mut files = fs::read_dir(store.join("index")).expect("the index");
+        let path = files.next().expect("a file").expect("an entry").path();
+        let mut bytes = fs::read(&path).expect("the file");
+        let slots = shard_config(store).index_slots as usize;
+        let mut slots = bytes[HEADER_BYTES..][..slots * 4].chunks_mut(4);
+        let slot = slots.find(|slot| **slot == 3u32.to_be_bytes()).expect("a slot of entry 3");
+        slot.copy_from_slice(&1u32.to_be_bytes());
+        fs::write(&path, bytes).expect("the file");
+        fs::write(store.join("abort"), "").expect("the marker");
+
+        let (shard, report) = open(store).await;
+        assert!(report.log.recovered.clean, "the log was closed");
+        for key in ["a", "b"] {
+            let found = shard.query_index(index_hash("T", key), 32, 0, i64::MAX).await;
+            assert_eq!(found.expect("a query").physical_offsets.len(), 2, "messages with {key}");
+        }
+        shard.close().await.expect("a clean stop");
+    });
 }
 
 #[test]
