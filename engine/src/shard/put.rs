@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use ringmq_net::prefetch::prefetch;
 use ringmq_net::record::{KnownProperties, RecordFields, encoded_len, index_hash, sys_flag};
 
 use super::dispatch::Pending;
@@ -140,7 +141,10 @@ impl Shard {
                     properties: message.properties,
                 };
                 let size = record.encoded_len();
-                record.encode(&mut buf[at..at + size]);
+                let (room, ahead) = buf[at..].split_at_mut(size);
+                // Of a batch: the log was asked for its beginning alone, and the next record is likely as long as this.
+                prefetch(&ahead[..ahead.len().min(size)]);
+                record.encode(room);
                 at += size;
                 let keys = self.note_keys(&mut dispatch.keys, queue.topic(), message.known);
                 dispatch.pending.push_back(Pending {
@@ -208,11 +212,15 @@ impl Shard {
         if !self.config.index {
             return 0;
         }
-        let mut count = 0;
-        for key in known.index_keys() {
+        let before = keys.len();
+        // As `index_keys` has them, but without an iterator that is moved: to read back what was just stored waits for the record's stores.
+        if let Some(key) = known.uniq_key {
             keys.push_back(index_hash(topic, key));
-            count += 1;
         }
-        count
+        if let Some(text) = known.keys {
+            let each = text.split(' ').filter(|key| !key.is_empty());
+            keys.extend(each.map(|key| index_hash(topic, key)));
+        }
+        (keys.len() - before) as u32
     }
 }
