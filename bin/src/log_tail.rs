@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ringmq_engine::crc32c;
 use ringmq_net::ha_term_frame::{
     Capabilities, DATA_HEADER_BYTES, HELLO, MasterFrame, Peeked, TermFrameError, encode_report,
     encode_slave_handshake, peek_master,

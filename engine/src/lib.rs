@@ -1,6 +1,5 @@
 //! The storage engine of RingMQ.
 
-pub mod crc32c;
 pub mod state;
 
 pub mod log;

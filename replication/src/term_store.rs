@@ -12,7 +12,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ringmq_engine::crc32c::crc32c;
+use crc32c::crc32c;
 use ringmq_engine::store::{StoreError, StoreLayout, write_replacing};
 
 use crate::terms::{NUMBER_MAX, Term, TermId, TermList};

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringmq_engine::crc32c::crc32c;
+use crc32c::crc32c;
 use ringmq_engine::state::json_file::load_to_serve;
 use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, OffsetsFull, OffsetsText};
 use ringmq_engine::state::saver::ConfigSaver;

@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use ringmq_net::record::{BLANK_BYTES_MIN, encode_blank};
 
-use crate::crc32c;
-
 /// Bytes of log that one entry covers.
 pub const CRC_BLOCK_BYTES: u64 = 64 * 1024;
 /// Bytes of one entry.

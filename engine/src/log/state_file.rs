@@ -14,7 +14,6 @@
 //! to version 1.0 must be there. The last line is the CRC-32C of all bytes before it.
 
 use super::{error::LogError, state::LogState};
-use crate::crc32c;
 use crate::store::LockStamp;
 use std::{fmt::Write as _, path::Path};
 

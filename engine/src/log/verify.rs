@@ -13,7 +13,6 @@ use std::{
 
 use ringmq_net::record::{CheckResult, CheckRule, RecordView, check};
 
-use crate::crc32c;
 use crate::store::{LockStamp, StoreLayout};
 
 use super::{

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::crc32c::crc32c;
+use crc32c::crc32c;
 
 use super::{
     error::LogError,

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use super::{LockStamp, StoreError, write_replacing};
-use crate::crc32c::crc32c;
 use crate::index::IndexFileMark;
 use crate::queue::QueueDigest;
+use crc32c::crc32c;
 
 const VERSION: &str = "ringmq-derived 2";
 

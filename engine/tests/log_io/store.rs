@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crc32c::crc32c;
 use ringmq_engine::{
-    crc32c::crc32c,
     log::{
         CRC_BLOCK_BYTES, Item, LockStamps, Log, LogConfig, LogError, Problem, ReadHint,
         RecoveryError, Sidecar, walk_log,

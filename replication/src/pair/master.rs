@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use ringmq_engine::crc32c;
 use ringmq_net::ha_frame::{self, HA_REPORT_BYTES, last_report};
 use ringmq_net::ha_term_frame::{
     self as wire, Capabilities, CrcAnswer, DATA_HEADER_BYTES, DataHeader, SlaveFrame,

@@ -1,6 +1,5 @@
 //! How a slave reads what its master sends.
 
-use ringmq_engine::crc32c;
 use ringmq_net::ha_frame::{HA_HEADER_BYTES, peek_header};
 use ringmq_net::ha_term_frame::{
     self as wire, Capabilities, DATA_HEADER_BYTES, DataHeader, MasterFrame, MasterHandshake, Peeked,

@@ -1,6 +1,6 @@
 //! What moves bytes: sockets and the log on one side, the sessions on the other.
 
-use ringmq_engine::crc32c::crc32c_append;
+use crc32c::crc32c_append;
 use ringmq_engine::log::{Log, LogError};
 
 mod buffer;

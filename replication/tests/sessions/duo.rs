@@ -1,6 +1,6 @@
 //! A master's and a slave's session tied together by memory.
 
-use ringmq_engine::crc32c::crc32c;
+use crc32c::crc32c;
 use ringmq_net::ha_term_frame::Capabilities;
 use ringmq_replication::pair::{
     Body, MasterAction, MasterConfig, MasterLog, MasterSession, Parsed, SlaveAction, SlaveConfig,

@@ -1,6 +1,5 @@
 //! Peers that lie, or speak at the wrong time: nothing is acknowledged, stored or allocated for them.
 
-use ringmq_engine::crc32c;
 use ringmq_net::ha_term_frame::{
     self as wire, Capabilities, DataHeader, HELLO, Welcome, WireTerm, encode_master_handshake,
     encode_report, encode_slave_handshake, encode_welcome,

@@ -1,6 +1,6 @@
 //! A log of small records, and what of it survives.
 
-use ringmq_engine::crc32c::crc32c;
+use crc32c::crc32c;
 
 /// Bytes of a segment: no frame crosses its end, and no record either.
 pub(crate) const SEGMENT: u64 = 2_048;
