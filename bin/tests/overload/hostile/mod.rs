@@ -147,11 +147,16 @@ fn with_quoted_keys(json: &str) -> String {
     let mut rest = json;
     let mut in_text = false;
     while let Some(c) = rest.chars().next() {
-        let digits = rest.bytes().take_while(|b| b.is_ascii_digit()).count();
+        let number = rest.strip_prefix('-').unwrap_or(rest);
+        let sign = rest.len() - number.len();
+        let digits = sign + number.bytes().take_while(|b| b.is_ascii_digit()).count();
         if in_text && c == '\\' {
             out.push_str(&rest[..2]);
             rest = &rest[2..];
-        } else if !in_text && digits > 0 && rest[digits..].starts_with(':') && !ends_in_number(&out)
+        } else if !in_text
+            && digits > sign
+            && rest[digits..].starts_with(':')
+            && !ends_in_number(&out)
         {
             out.push_str(&format!("\"{}\"", &rest[..digits]));
             rest = &rest[digits..];
@@ -166,4 +171,11 @@ fn with_quoted_keys(json: &str) -> String {
 
 fn ends_in_number(text: &str) -> bool {
     text.ends_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.')
+}
+
+#[test]
+fn bare_keys_are_quoted_and_values_are_not() {
+    let json = r#"{"a@b":{-1:-5,0:7},"c\"{1:":"2:3"}"#;
+    let quoted = with_quoted_keys(json);
+    assert_eq!(quoted, r#"{"a@b":{"-1":-5,"0":7},"c\"{1:":"2:3"}"#);
 }
