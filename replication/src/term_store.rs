@@ -74,7 +74,7 @@ impl TermStore {
     /// A file that is damaged counts as none: a log without terms is compared byte for byte before it follows another.
     ///
     /// # Errors
-    /// [`StoreError::Io`] for a file that is there and can't be read.
+    /// [`StoreError::Io`] for a file that is there and can't be read, or ids of another's log that can't be forgotten.
     pub fn load(
         layout: &StoreLayout,
         log: LogFound,
@@ -104,6 +104,9 @@ impl TermStore {
         list.expire(log.min);
         if log.stock_was_here && !list.is_empty() {
             list.forget_ids();
+            // At once: nobody will know at the next start that it was here.
+            let forgotten = vec![(paths.ids.clone(), TermList::encode_no_ids(floor))];
+            Save { files: forgotten }.run()?;
             notes.push("a stock broker was here: the terms of this log prove nothing any more, it is compared byte for byte before it follows another".to_owned());
         }
         let bound = read(&paths.bound)?.and_then(|text| {
@@ -296,6 +299,12 @@ mod tests {
         let (store, notes) = TermStore::load(&layout, found).expect("readable files");
         assert_eq!(store.list().as_slice(), [Term { id: TermId(0), ..term }]);
         assert_eq!(notes.len(), 1);
+        let later = load(&layout, 10);
+        assert_eq!(
+            later.list().as_slice(),
+            [Term { id: TermId(0), ..term }],
+            "nor at a later start"
+        );
         std::fs::write(layout.root().join("epochFileCheckpoint"), "1\n5\n1-0\n").expect("a write");
         let (store, notes) = TermStore::load(&layout, FOUND).expect("readable files");
         assert!(store.list().is_empty() && notes.len() == 1, "{notes:?}");

@@ -231,6 +231,13 @@ impl TermList {
         format!("{}\n{rows}", checksum(&rows))
     }
 
+    /// The sidecar's text of a log whose ids are forgotten: it names a number alone, so that none up to it is given again.
+    #[must_use]
+    pub fn encode_no_ids(number: u32) -> String {
+        let row = format!("{number}-0 0\n");
+        format!("{}\n{row}", checksum(&row))
+    }
+
     /// The highest number that the sidecar's text names; 0 if it names none or is damaged.
     #[must_use]
     pub fn number_max_of_ids(text: &str) -> u32 {
