@@ -264,7 +264,8 @@ impl Retry {
             true => (HOPELESS_MIN, self.max * HOPELESS),
             false => (RETRY_MIN, self.max),
         };
-        let fresh = lasted > self.max && !divergence;
+        let good = self.max.min(RETRY_MAX);
+        let fresh = lasted > good && !divergence;
         self.wait = if fresh { min } else { (self.wait * 2).max(min) }.min(max);
         self.wait
     }
@@ -335,6 +336,8 @@ pub struct SlaveSession {
     pub(super) master_end: u64,
     pub(super) heard_ms: u64,
     pub(super) answered: bool,
+    /// A frame of a RingMQ master's has come, and was one.
+    pub(super) welcomed: bool,
     actions: VecDeque<SlaveAction>,
     follows: bool,
     reported: u64,
@@ -358,6 +361,7 @@ impl SlaveSession {
             master_end: 0,
             heard_ms: now_ms,
             answered: false,
+            welcomed: false,
             actions: VecDeque::new(),
             follows: false,
             reported: 0,
@@ -398,6 +402,11 @@ impl SlaveSession {
     /// What the master granted.
     pub fn granted(&self) -> Capabilities {
         self.granted
+    }
+
+    /// Whether the master has welcomed this slave: it is a RingMQ node, whatever comes later.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
     }
 
     /// What was last reported.

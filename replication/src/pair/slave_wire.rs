@@ -144,6 +144,7 @@ impl SlaveSession {
                 return Err(Trouble::Refused { reason, offset });
             }
             MasterFrame::Welcome(welcome) if self.phase == Phase::Greeting => {
+                self.welcomed = true;
                 self.granted = welcome.capabilities;
                 self.compare.master_min = welcome.log_start;
             }

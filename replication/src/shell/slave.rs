@@ -199,6 +199,8 @@ pub struct Slave {
     ringmq: RefCell<Option<String>>,
     /// The one whose master could not be asked, and did not answer.
     silent: RefCell<Option<String>>,
+    /// The present or last connection's master has welcomed this slave.
+    welcomed: Cell<bool>,
     /// What the present or last master granted, if it is a RingMQ node.
     granted: Cell<Option<Capabilities>>,
     /// Its last term, if it told its terms.
@@ -269,6 +271,7 @@ impl Slave {
             followed: RefCell::new(None),
             ringmq: RefCell::new(None),
             silent: RefCell::new(None),
+            welcomed: Cell::new(false),
             granted: Cell::new(None),
             master_term: Cell::new(None),
             reported: Cell::new(0),
@@ -444,7 +447,8 @@ impl Slave {
     fn learn_from(&self, addr: &str, why: &End) {
         match why {
             // A stock master heeds its own pace: its heartbeat, which is no frame, may come sooner than a hello is given up.
-            End::Trouble(Trouble::NotRingMq | Trouble::Frame(_)) => {
+            // A RingMQ master's frame that came damaged tells nothing.
+            End::Trouble(Trouble::NotRingMq | Trouble::Frame(_)) if !self.welcomed.get() => {
                 *self.silent.borrow_mut() = Some(addr.to_owned());
             }
             // Whoever is there now may be another one: it is asked again.
@@ -556,6 +560,7 @@ impl Slave {
             next: Next::Wait,
             full: false,
         };
+        self.welcomed.set(false);
         self.granted.set(None);
         self.master_term.set(None);
         self.master_end.set(0);
@@ -671,6 +676,7 @@ impl Slave {
         let now = talk.now();
         let (body, head) = {
             let terms = self.terms.list();
+            self.welcomed.set(talk.session.is_welcomed());
             match talk.session.parse(now, talk.frame.bytes(), &self.view(&terms))? {
                 Parsed::Need(need) => {
                     let more = need > talk.frame.len();

@@ -253,6 +253,11 @@ fn a_difference_is_tried_again_more_and_more_rarely_and_a_lost_link_soon() {
     assert_eq!(waits, [250, 500, 600, 600]);
     let waits: Vec<_> = (0..3).map(|_| retry.after(Duration::ZERO, true).as_millis()).collect();
     assert_eq!(waits, [1_200, 1_800, 1_800]);
+    // However long may be waited, a connection that was good is made again soon.
+    let mut retry = Retry::new(Duration::from_secs(60));
+    (0..9).for_each(|_| _ = retry.after(Duration::ZERO, false));
+    assert_eq!(retry.after(Duration::from_secs(5), false), Duration::from_secs(60));
+    assert_eq!(retry.after(Duration::from_millis(5_001), false), Duration::from_millis(250));
     let mut retry = Retry::new(Duration::from_millis(100));
     assert_eq!(retry.after(Duration::ZERO, false), Duration::from_millis(100));
     assert_eq!(retry.after(Duration::ZERO, true), Duration::from_millis(300));

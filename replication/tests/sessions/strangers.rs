@@ -171,6 +171,12 @@ fn a_master_that_sends_what_cannot_be_is_left() {
     let again = encode_master_handshake(700, &[]);
     assert_eq!(trouble(&again), Some(Trouble::OutOfOrder("a second handshake")));
     assert!(matches!(trouble(&[0, 0, 0, 3, 0, 0, 0, 0]), Some(Trouble::Frame(_))));
+    // Whether it comes from one that was a RingMQ node before is known: a stock master sends what is no frame at once.
+    let (welcomed, side) = following(Capabilities::none());
+    let mut stranger = SlaveSession::new(slave_config(), Speech::Terms { known: false }, 0);
+    let heartbeat = stranger.parse(0, &[0; 12], &side.slave());
+    assert!(matches!(heartbeat, Err(Trouble::Frame(_))), "{heartbeat:?}");
+    assert!(welcomed.is_welcomed() && !stranger.is_welcomed());
     // A kind of a later version is passed by.
     assert_eq!(trouble(&[0, 0, 0, 77, 0, 0, 0, 0]), None);
 }
