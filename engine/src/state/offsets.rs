@@ -342,6 +342,9 @@ impl OffsetTable {
 
 const TABLE: &str = "offsetTable";
 
+/// To render so many queues takes about as long as to render a pair of names.
+const QUEUES_A_PAIR: usize = 16;
+
 /// A rendering of the table in steps; see [`OffsetTable::render`].
 #[derive(Debug)]
 pub struct OffsetsText {
@@ -403,11 +406,15 @@ impl OffsetTable {
         OffsetsText { keys, writer }
     }
 
-    /// Renders the next `topics` (group, topic) pairs; true when there are no more.
+    /// Renders the next `topics` (group, topic) pairs, fewer if they have many queues; true when there are no more.
     pub fn render_step(&self, text: &mut OffsetsText, topics: usize) -> bool {
-        let from = text.keys.len().saturating_sub(topics);
-        for (group, topic) in text.keys.drain(from..) {
+        let mut cost = 0usize;
+        while cost < topics
+            && let Some((group, topic)) = text.keys.pop()
+        {
+            cost += 1;
             if let Some(queues) = self.groups.get(&group).and_then(|topics| topics.get(&topic)) {
+                cost += queues.len() / QUEUES_A_PAIR;
                 write_queues(&mut text.writer, &format!("{topic}@{group}"), queues);
             }
         }
