@@ -74,24 +74,31 @@ fn sent(master: SocketAddr) -> Option<u64> {
     slave.split("sent=").nth(1)?.split(' ').next()?.parse().ok()
 }
 
-/// Sends until sockets and all on the way to the slave are full.
+/// Sends until sockets and all on the way to the slave are full: nothing gets away for a while in which more comes.
 fn fill_the_way(master: &Broker) {
     const AHEAD: u64 = 4 << 20;
+    const STILL: Duration = Duration::from_millis(500);
     let address = master.address(0);
     let mut conn = Conn::open(address).expect("a connection");
     let body = vec![b'u'; 128 << 10];
-    let full = || -> Option<bool> {
-        let before = sent(address)?;
-        let end = number(address, "commitLogMaxOffset")?;
-        Some(end > before + AHEAD && sent(address)? == before)
-    };
+    let mut still = None;
     let filled = eventually(CAUGHT_UP_MAX, || {
-        for _ in 0..16 {
+        for _ in 0..if still.is_some() { 2 } else { 16 } {
             let ext = send_ext("g", TOPIC, "0", "", false);
             let reply = conn.call(code::SEND_MESSAGE_V2, &ext, &body).expect("an answer");
             assert_eq!(reply.code, 0, "{reply:?}");
         }
-        full().filter(|full| *full)
+        let now = sent(address)?;
+        let end = number(address, "commitLogMaxOffset")?;
+        match still {
+            Some((at, since)) if at == now && end > now + AHEAD => {
+                (Instant::elapsed(&since) >= STILL).then_some(())
+            }
+            _ => {
+                still = (end > now + AHEAD).then(|| (now, Instant::now()));
+                None
+            }
+        }
     });
     assert!(filled.is_some(), "{:?}", runtime(address));
 }
