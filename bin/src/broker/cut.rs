@@ -64,6 +64,7 @@ pub(super) async fn finish_cut(
     // Of these some may be to be told. Saved first: this file is never older than the offsets.
     clamp(&mut untold.table(), shard);
     untold.save_now(saver);
+    saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     if offsets.take_dirty() {
         saver.save(&paths.offsets, offsets.to_file());
     }

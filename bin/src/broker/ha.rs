@@ -1,7 +1,7 @@
 //! High availability of one shard: the HA port of a master, the connection of a slave, and what both mean to requests.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub(super) struct Ha {
     heard: RefCell<Heard>,
     /// The version of the master's topics that this slave has taken over.
     pub(super) topics_taken: Cell<Option<DataVersion>>,
+    /// The groups of the master that it has taken over. Others may be here: consumers make them while the master is away.
+    pub(super) groups_taken: RefCell<Option<HashSet<String>>>,
 }
 
 /// What a name server tells a slave of its master.
@@ -94,6 +96,7 @@ impl Ha {
             slave: OnceCell::new(),
             heard: RefCell::default(),
             topics_taken: Cell::new(None),
+            groups_taken: RefCell::new(None),
         }
     }
 
@@ -140,6 +143,11 @@ impl Ha {
     pub(super) fn metadata_comes(&self) -> bool {
         let granted = self.slave.get().and_then(|slave| slave.granted());
         granted.is_some_and(|granted| granted.has(Capabilities::METADATA))
+    }
+
+    /// Whether all is here that the master has told to have.
+    pub(super) fn has_masters_end(&self, dispatched: u64) -> bool {
+        self.slave.get().is_some_and(|slave| dispatched >= slave.master_end())
     }
 
     /// Whether this slave's log agrees with its master's, as far as the master sends it something.

@@ -1,6 +1,7 @@
 //! A slave's copy of its master's topics, groups and progress, by RocketMQ's requests and at its pace (stock 4.9.8): topics at the
 //! master's VIP port, the rest at its port, one after the other, each on its own. A RingMQ master says when there is something to ask for.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ const FIRST: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 /// One request to the master may take this long (stock 4.9.8).
 const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
+/// (group, topic) pairs of what is to be told that are looked at at a time.
+const PAIRS_A_TIME: usize = 1_000;
 /// The VIP port is the client port less this.
 const VIP_BELOW: u16 = 2;
 
@@ -88,29 +91,53 @@ impl Broker {
     /// What consumers committed at this slave, because its master was away, goes to the master, where that does not know of more. What it
     /// has taken is not handed over again when it refuses something else.
     async fn hand_over_progress(&self, master: &Followed, addr: &str) -> Result<(), String> {
-        let pairs = self.ha.untold.pairs();
-        if pairs.is_empty() {
+        let mut left = self.ha.untold.len();
+        if left == 0 {
             return Ok(());
         }
         let connected = Client::connect(addr, MASTER_TIMEOUT).await;
         let client = connected.map_err(|why| why.to_string())?;
-        let mut outcome = Ok(());
-        for (group, topic) in &pairs {
-            let queues = self.ha.untold.table().queues(group, topic).cloned();
-            for (queue, _) in queues.unwrap_or_default().iter() {
-                if self.ha.followed().as_ref() != Some(master) {
-                    return Err("another connection to a master is followed by now".to_owned());
-                }
-                match self.hand_over_queue(&client, group, topic, queue).await {
-                    Ok(()) => {}
-                    Err(why @ Unasked::Link(_)) => return Err(why.to_string()),
-                    Err(why) => {
-                        outcome = Err(format!("{group} on {topic}, queue {queue}: {why}"));
-                    }
-                }
+        let (mut outcome, mut stay) = (Ok(()), 0);
+        // What consumers commit meanwhile may be for the next round.
+        while left > 0 {
+            let pairs = self.ha.untold.pairs(stay, PAIRS_A_TIME.min(left));
+            if pairs.is_empty() {
+                break;
+            }
+            left -= pairs.len();
+            for (group, topic) in &pairs {
+                let told = self.hand_over_pair(master, &client, group, topic).await?;
+                outcome = told.and(outcome);
+                stay += usize::from(self.ha.untold.table().queues(group, topic).is_some());
             }
         }
         outcome
+    }
+
+    /// The same of one group on one topic: what is inside tells of a refusal.
+    ///
+    /// # Errors
+    /// There is no use in going on.
+    async fn hand_over_pair(
+        &self,
+        master: &Followed,
+        client: &Client,
+        group: &str,
+        topic: &str,
+    ) -> Result<Result<(), String>, String> {
+        let mut outcome = Ok(());
+        let queues = self.ha.untold.table().queues(group, topic).cloned();
+        for (queue, _) in queues.unwrap_or_default().iter() {
+            if self.ha.followed().as_ref() != Some(master) {
+                return Err("another connection to a master is followed by now".to_owned());
+            }
+            match self.hand_over_queue(client, group, topic, queue).await {
+                Ok(()) => {}
+                Err(why @ Unasked::Link(_)) => return Err(why.to_string()),
+                Err(why) => outcome = Err(format!("{group} on {topic}, queue {queue}: {why}")),
+            }
+        }
+        Ok(outcome)
     }
 
     /// The same of one queue. What the master tells while it is asked counts: it may have heard already.
@@ -124,12 +151,16 @@ impl Broker {
         let Some(offset) = self.ha.untold.ask(group, topic, queue) else {
             return Ok(());
         };
-        let told = tell_progress(client, group, topic, queue, offset).await;
-        self.ha.untold.answered();
+        let Some(within) = self.within_queue(topic, queue, offset) else {
+            self.ha.untold.not_told();
+            return Ok(());
+        };
+        let told = tell_progress(client, group, topic, queue, within).await;
         let mut offsets = self.offsets.borrow_mut();
         let here = offsets.get(group, topic, queue);
         match told {
             Ok(more) => {
+                self.ha.untold.told();
                 // An entry that is there has its room.
                 if here == Some(offset) {
                     let _ = offsets.commit(group, topic, queue, more);
@@ -137,17 +168,24 @@ impl Broker {
                 Ok(())
             }
             Err(why) => {
-                let mut untold = self.ha.untold.table();
-                // Consumers may have gone on here. What is beyond the bound is lost as a slave's commits are with stock.
-                if untold.get(group, topic, queue).is_none() {
-                    let _ = untold.commit(group, topic, queue, offset);
-                    if here.is_none_or(|here| here < offset) {
-                        let _ = offsets.commit(group, topic, queue, offset);
-                    }
+                if self.ha.untold.not_told() && here.is_none_or(|here| here < offset) {
+                    let _ = offsets.commit(group, topic, queue, offset);
                 }
                 Err(why)
             }
         }
+    }
+
+    /// Progress no further than its queue, which is the master's as far as that is here: beyond are messages that the master had and lost,
+    /// and consumers would pass by what comes there. `None` while more of the queue is on its way. Of a queue that never had a message
+    /// nothing is known.
+    fn within_queue(&self, topic: &str, queue: i32, offset: i64) -> Option<i64> {
+        let all = self.ha.has_masters_end(self.shard.dispatched());
+        let end = self.shard.existing_queue(topic, queue).map_or(0, |queue| queue.max_offset());
+        if end == 0 {
+            return Some(offset);
+        }
+        (offset <= end || all).then(|| offset.min(end))
     }
 
     async fn copy_topics(&self, master: &Followed, addr: &str) -> Result<(), String> {
@@ -160,6 +198,14 @@ impl Broker {
         }
         self.ha.topics_taken.set(Some(table.data_version));
         let gone = self.topics.borrow_mut().replace(&table);
+        for topic in &gone {
+            self.offsets.borrow_mut().remove_topic(topic.name());
+        }
+        // Not only of those: what the file has may be of a topic that was gone before this start.
+        let known = |topic: &str| self.topics.borrow().get(topic).is_some();
+        if self.ha.untold.keep_topics(known) {
+            self.untold_is_saved().await;
+        }
         for topic in gone {
             tracing::info!(
                 topic = topic.name(),
@@ -187,8 +233,20 @@ impl Broker {
     async fn copy_groups(&self, master: &Followed, addr: &str) -> Result<(), String> {
         let body = self.ask_master(master, addr, request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG).await?;
         let table = groups::parse_file(&body).map_err(|error| error.to_string())?;
-        if table.data_version != self.groups.borrow().version() {
+        let taken = self.ha.groups_taken.borrow().is_some();
+        if !taken || table.data_version != self.groups.borrow().version() {
+            let names: HashSet<String> =
+                table.groups.iter().map(|group| group.group_name.clone()).collect();
+            let before = self.ha.groups_taken.take().unwrap_or_default();
+            let mut dropped = false;
+            for gone in before.difference(&names) {
+                dropped |= self.ha.untold.forget_group(gone);
+            }
+            *self.ha.groups_taken.borrow_mut() = Some(names);
             self.groups.borrow_mut().replace(table);
+            if dropped {
+                self.untold_is_saved().await;
+            }
             self.save_groups();
         }
         Ok(())

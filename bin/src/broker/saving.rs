@@ -97,9 +97,11 @@ impl Broker {
             }
             self.save_topics();
             self.save_groups();
-            // Before the offsets: it is never older than these.
-            self.ha.untold.save(&self.saver, OFFSET_STEP).await;
-            if round.is_multiple_of(OFFSET_ROUNDS) {
+            let offsets_are_due = round.is_multiple_of(OFFSET_ROUNDS);
+            if offsets_are_due || !self.ha.untold.is_large() {
+                self.ha.untold.save(&self.saver, OFFSET_STEP).await;
+            }
+            if offsets_are_due {
                 self.save_offsets().await;
             }
         }
@@ -155,12 +157,25 @@ impl Broker {
     }
 
     async fn save_offsets(&self) {
-        if self.offsets.borrow_mut().take_dirty() {
-            self.promised.offsets_under_way.set(true);
-            let text = self.render_offsets(Writer::pretty()).await;
+        if !self.offsets.borrow_mut().take_dirty() && !self.promised.offsets_under_way.get() {
+            return;
+        }
+        self.promised.offsets_under_way.set(true);
+        let text = self.render_offsets(Writer::pretty()).await;
+        if self.untold_is_saved().await {
             self.saver.save(&self.paths.offsets, text);
             self.promised.offsets_under_way.set(false);
         }
+    }
+
+    /// Saves what the master is to be told. The offsets wait for it, so that this file is never older than theirs; if it cannot be
+    /// saved now, they are saved another time.
+    pub(super) async fn untold_is_saved(&self) -> bool {
+        let all = self.ha.untold.save(&self.saver, OFFSET_STEP).await;
+        while self.ha.untold.saved(&self.saver) == SaveStatus::Pending && !self.stopped() {
+            glommio::timer::sleep(SAVED_POLL).await;
+        }
+        all && self.ha.untold.saved(&self.saver) == SaveStatus::Saved
     }
 
     /// The table of offsets as JSON, with turns for others in between.
@@ -253,6 +268,13 @@ impl Broker {
         self.save_groups();
         self.hand_over();
         self.ha.untold.save_now(&self.saver);
+        if self.ha.untold.saved(&self.saver) != SaveStatus::Saved {
+            let flushed = self.saver.flush(FLUSH_TIMEOUT).map_err(|error| error.to_string());
+            if self.ha.untold.saved(&self.saver) != SaveStatus::Saved {
+                // The offsets must not be newer.
+                return flushed;
+            }
+        }
         if self.offsets.borrow_mut().take_dirty() || self.promised.offsets_under_way.get() {
             self.saver.save(&self.paths.offsets, self.offsets.borrow().to_file());
         }

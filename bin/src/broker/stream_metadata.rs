@@ -17,6 +17,7 @@ use ringmq_engine::state::offsets::{ENTRIES_MAX, OffsetTable, OffsetsFull, Queue
 
 use super::Broker;
 use super::signal::Signal;
+use super::untold::Untold;
 
 const OFFSETS: u8 = 1;
 const ASK: u8 = 2;
@@ -172,8 +173,7 @@ impl Broker {
 
     pub(super) fn take_offsets(&self, body: &[u8]) -> Result<(), String> {
         let table = OffsetTable::from_json(body, ENTRIES_MAX).map_err(|error| error.to_string())?;
-        let mut untold = self.ha.untold.table();
-        take_over(&table, &mut self.offsets.borrow_mut(), &mut untold)
+        take_over(&table, &mut self.offsets.borrow_mut(), &self.ha.untold)
             .map_err(|error| error.to_string())
     }
 
@@ -186,20 +186,17 @@ impl Broker {
     }
 }
 
-/// Takes over a master's progress, forward or backward; but what consumers went on to here, and the master has not been told of, is not
-/// lost meanwhile. Where the master is as far, there is nothing to tell.
+/// Takes over a master's progress, forward or backward, where it [counts](Untold::hears).
 fn take_over(
     from: &OffsetTable,
     offsets: &mut OffsetTable,
-    untold: &mut OffsetTable,
+    untold: &Untold,
 ) -> Result<(), OffsetsFull> {
     for (group, topic, queues) in from.iter() {
         for (queue, offset) in queues.iter() {
-            if untold.get(group, topic, queue).is_some_and(|here| here > offset) {
-                continue;
+            if untold.hears(group, topic, queue, offset) {
+                offsets.commit(group, topic, queue, offset)?;
             }
-            untold.take(group, topic, queue);
-            offsets.commit(group, topic, queue, offset)?;
         }
     }
     Ok(())
@@ -224,6 +221,8 @@ fn pieces<'a>(all: impl Iterator<Item = (&'a str, &'a str, &'a QueueOffsets)>) -
 
 #[cfg(test)]
 mod tests {
+    use ringmq_engine::store::StoreLayout;
+
     use super::*;
 
     #[test]
@@ -236,14 +235,16 @@ mod tests {
             table
         };
         let mut offsets = table(&[(0, 40), (1, 80), (2, 7), (3, 9)]);
-        let mut untold = table(&[(0, 40), (1, 80), (3, 9)]);
-        take_over(&table(&[(0, 10), (1, 90), (2, 5)]), &mut offsets, &mut untold).expect("room");
+        let dir = tempfile::tempdir().expect("a directory");
+        let untold = Untold::load(&StoreLayout::new(dir.path()), false).expect("no file");
+        *untold.table() = table(&[(0, 40), (1, 80), (3, 9)]);
+        take_over(&table(&[(0, 10), (1, 90), (2, 5)]), &mut offsets, &untold).expect("room");
         let of = |table: &OffsetTable| [0, 1, 2, 3].map(|queue| table.get("g", "t", queue));
         assert_eq!(of(&offsets), [Some(40), Some(90), Some(5), Some(9)]);
-        assert_eq!(of(&untold), [Some(40), None, None, Some(9)], "what is left to be told");
+        assert_eq!(of(&untold.table()), [Some(40), None, None, Some(9)], "what is left to be told");
         // It has heard of it: from here on it counts, backward too.
-        take_over(&table(&[(0, 40)]), &mut offsets, &mut untold).expect("room");
-        take_over(&table(&[(0, 3)]), &mut offsets, &mut untold).expect("room");
+        take_over(&table(&[(0, 40)]), &mut offsets, &untold).expect("room");
+        take_over(&table(&[(0, 3)]), &mut offsets, &untold).expect("room");
         assert_eq!(of(&offsets)[0], Some(3));
     }
 

@@ -27,10 +27,11 @@ fn reached(broker: &Broker, group: &str, queue: &str, offset: i64) {
 /// Waits until the slave's file has a group, or has it no more.
 fn await_in_file(slave: &Broker, group: &str, wanted: bool) {
     let path = slave.store_dir().join("ringmq/untold-offsets");
-    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    let text = || std::fs::read_to_string(&path);
     let key = format!("{TOPIC}@{group}\"");
-    let written = eventually(CAUGHT_UP_MAX, || (text().contains(&key) == wanted).then_some(()));
-    assert!(written.is_some(), "{group} in {}, wanted {wanted}: {}", path.display(), text());
+    let written =
+        eventually(CAUGHT_UP_MAX, || (text().ok()?.contains(&key) == wanted).then_some(()));
+    assert!(written.is_some(), "{group} in {}, wanted {wanted}: {:?}", path.display(), text());
 }
 
 #[test]
@@ -73,6 +74,7 @@ fn what_was_committed_at_the_slave_reaches_the_master_though_the_slave_was_start
     // A whole round of telling is over when what was committed before it is told.
     stream::commit(&pair.slave, "round", "0", "1");
     reached(&pair.master, "round", "0", 1);
+    await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
     assert_eq!(progress(&pair.master, "readers", "0"), Some(5));
     reached(&pair.slave, "readers", "0", 5);
 }
@@ -139,6 +141,7 @@ fn a_slave_that_was_made_master_tells_nobody_what_was_committed_before() {
     pair.slave.start();
     stream::commit(&pair.slave, "round", "0", "1");
     reached(&pair.master, "round", "0", 1);
+    await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
     assert_eq!(progress(&pair.master, "readers", "0"), Some(7));
     reached(&pair.slave, "readers", "0", 7);
 }
