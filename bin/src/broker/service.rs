@@ -43,6 +43,11 @@ impl Service for BrokerService {
         broker.run_released();
     }
 
+    fn work_done(&self) -> Option<u64> {
+        let counters = self.0.stats.store.counters();
+        Some(counters.puts + counters.transferred)
+    }
+
     fn on_close(&self, conn: &Rc<Conn>) {
         self.0.on_close(conn);
     }

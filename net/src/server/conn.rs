@@ -49,6 +49,8 @@ pub struct Conn {
     pub(super) waker: RefCell<Option<Waker>>,
     /// Its requests are gathered: its own task does not receive.
     pub(super) held: Cell<bool>,
+    /// Its last receive filled the buffer: it is not held back.
+    pub(super) fast: Cell<bool>,
     /// Looks in a row that brought nothing.
     pub(super) silent_looks: Cell<u8>,
 }
@@ -78,6 +80,7 @@ impl Conn {
             finished: Cell::new(false),
             waker: RefCell::new(None),
             held: Cell::new(false),
+            fast: Cell::new(false),
             silent_looks: Cell::new(0),
         })
     }

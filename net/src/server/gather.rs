@@ -2,7 +2,8 @@
 //! interval, handles what they brought as one turn, and sends what can be answered.
 //!
 //! A connection joins when its own task has handled what it received, and goes back to its task when it was silent for a
-//! while, when a frame needs the task (a large one, or one to a peer that takes no replies), or when gathering ends.
+//! while, when it sends more than one receive takes (until it does not any more), when a frame needs the task (a large one, or one to
+//! a peer that takes no replies), or when gathering ends.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -23,15 +24,17 @@ use super::{Server, State};
 
 /// Looks in a row that brought nothing, after which a connection is watched by the ring again.
 const SILENT_LOOKS: u8 = 8;
-/// Connections looked at between two chances for other tasks.
-const LOOKS_AT_ONCE: usize = 16;
+/// Requests handled, or connections looked at, in one turn. Then other tasks have a chance. Not fewer: what a turn brings to the log leaves in
+/// one write, and what comes after it waits for the next one.
+const REQUESTS_AT_ONCE: u64 = 256;
+const LOOKS_AT_ONCE: usize = 512;
 /// Receives between two looks at the clock while nothing is gathered.
 const RECEIVES_AT_ONCE: u32 = 32;
 
 /// The gathering of one server.
 pub(super) struct Gather {
     governor: RefCell<Governor>,
-    interval: Duration,
+    interval: Cell<Duration>,
     started: Instant,
     /// Receives since the clock was read last.
     unclocked: Cell<u32>,
@@ -52,17 +55,10 @@ enum Look {
 
 impl Gather {
     pub(super) fn new(gathering: Gathering) -> Self {
-        let (governor, interval) = match gathering {
-            Gathering::Never => (Governor::fixed(false), Duration::MAX),
-            Gathering::Always(interval) => (Governor::fixed(true), interval),
-            Gathering::WhenItPays(interval) => {
-                let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
-                (Governor::new(interval_us), interval)
-            }
-        };
+        let (governor, interval) = governor(gathering);
         Gather {
             governor: RefCell::new(governor),
-            interval,
+            interval: Cell::new(interval),
             started: Instant::now(),
             unclocked: Cell::new(0),
             held: RefCell::default(),
@@ -76,12 +72,40 @@ impl Gather {
         self.governor.borrow().gathers()
     }
 
+    /// Lets the task look, if it has to.
+    fn wake_ticker(&self) {
+        if self.is_on()
+            && let Some(ticker) = self.ticker.borrow_mut().take()
+        {
+            ticker.wake();
+        }
+    }
+
     fn now_us(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 
+fn governor(gathering: Gathering) -> (Governor, Duration) {
+    match gathering {
+        Gathering::Never => (Governor::fixed(false), Duration::MAX),
+        Gathering::Always(interval) => (Governor::fixed(true), interval),
+        Gathering::WhenItPays(interval) => {
+            let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX);
+            (Governor::new(interval_us), interval)
+        }
+    }
+}
+
 impl Server {
+    /// Changes whether requests are gathered; what was found out about it is forgotten.
+    pub fn set_gathering(&self, gathering: Gathering) {
+        let (governor, interval) = governor(gathering);
+        self.gather.governor.replace(governor);
+        self.gather.interval.set(interval);
+        self.gather.wake_ticker();
+    }
+
     /// Takes `conn` from its task to the next look, if requests are gathered. Whether it was taken.
     pub(super) fn hold(&self, conn: &Rc<Conn>) -> bool {
         if conn.held.get() {
@@ -89,6 +113,7 @@ impl Server {
         }
         let hold = self.gather.is_on()
             && self.state.get() == State::Running
+            && !conn.fast.get()
             && conn.silent_looks.get() < SILENT_LOOKS;
         if hold {
             conn.held.set(true);
@@ -107,11 +132,7 @@ impl Server {
         }
         self.gather.unclocked.set(0);
         self.ask_governor();
-        if self.gather.is_on()
-            && let Some(ticker) = self.gather.ticker.borrow_mut().take()
-        {
-            ticker.wake();
-        }
+        self.gather.wake_ticker();
     }
 
     fn ask_governor(&self) {
@@ -119,25 +140,24 @@ impl Server {
         let mut governor = self.gather.governor.borrow_mut();
         if governor.is_due(at_us) {
             let count = &self.hub.count;
+            let requests = count.frames_in.get();
             governor.step(Sample {
                 at_us,
-                requests: count.frames_in.get(),
+                requests,
+                work: self.service.work_done().unwrap_or(requests),
                 receives: count.recv_calls.get(),
                 cpu_us: thread_cpu_us(),
             });
         }
     }
 
-    /// Looks at all held connections, and ends the turn once for all of them.
+    /// Looks at all held connections, in as few turns as may be.
     async fn look_at_held(&self) {
         add(&self.hub.count.gathers, 1);
         let mut list = self.gather.held.replace(self.gather.spare.take());
-        let mut handled = self.hub.count.recv_calls.get();
-        for (at, conn) in list.drain(..).enumerate() {
-            if at % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
-                handled = self.end_gathered_turn(handled);
-                glommio::executor().yield_if_needed().await;
-            }
+        let requests = || self.hub.count.frames_in.get();
+        let (mut turn_began, mut looks) = (requests(), 0);
+        for conn in list.drain(..) {
             if conn.is_closed() || self.state.get() != State::Running {
                 self.let_go(&conn);
                 continue;
@@ -146,20 +166,24 @@ impl Server {
                 Look::Stay => self.gather.held.borrow_mut().push(conn),
                 Look::Leave => self.let_go(&conn),
             }
+            looks += 1;
+            let much = requests() - turn_began >= REQUESTS_AT_ONCE || looks >= LOOKS_AT_ONCE;
+            if much || self.hub.is_tight() {
+                self.end_gathered_turn(requests() != turn_began);
+                glommio::executor().yield_if_needed().await;
+                (turn_began, looks) = (requests(), 0);
+            }
         }
-        self.end_gathered_turn(handled);
+        self.end_gathered_turn(requests() != turn_began);
         self.gather.spare.set(list);
     }
 
-    /// Ends the turn if there were receives since the count was `before`; the count now.
-    fn end_gathered_turn(&self, before: u64) -> u64 {
-        let now = self.hub.count.recv_calls.get();
-        if now != before {
+    fn end_gathered_turn(&self, handled: bool) {
+        if handled {
             self.service.on_turn_end();
             self.hub.flush_dirty();
             self.reclaim_if_over();
         }
-        now
     }
 
     /// Receives once from a held connection and handles the frames.
@@ -189,7 +213,8 @@ impl Server {
                 let mut rx = conn.rx.borrow_mut();
                 rx.keep(&scratch[handled.consumed..end], handled.need);
                 rx.unhandled = handled.paused;
-                let stays = end < room_end && !handled.paused && rx.wants_scratch();
+                conn.fast.set(end == room_end);
+                let stays = !conn.fast.get() && !handled.paused && rx.wants_scratch();
                 if stays { Look::Stay } else { Look::Leave }
             }
             Err(error) => {
@@ -220,6 +245,8 @@ pub(super) async fn tick(server: Weak<Server>) {
     loop {
         poll_fn(|cx| match server.upgrade() {
             Some(server) if !server.gather.is_on() => {
+                // Those that joined while it was on for a moment, and not long enough for this task to see it.
+                server.let_all_go();
                 *server.gather.ticker.borrow_mut() = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -236,7 +263,7 @@ pub(super) async fn tick(server: Weak<Server>) {
                         server.let_all_go();
                         break;
                     }
-                    server.gather.interval
+                    server.gather.interval.get()
                 }
                 None => return,
             };

@@ -6,21 +6,22 @@
 //! the next request when they have the answer to the last one would send less. A server cannot see which it has, so it tries:
 //!
 //! ```text
-//!   Direct ──busy, many requests──► Trial ──as many requests, for much less processor time──► Gathering
+//!   Direct ──busy, many requests──► Trial ──as much work, for much less processor time──►──── Gathering
 //!     ▲                               │                                                        │    ▲
 //!     └───────── it did not pay ──────┘        few requests ──► Direct   now and then ──► Probe┘    │
 //!     ▲                                                                                    │        │
-//!     └──────────────────────── more requests came without ────────────────────────────────┴─ not ──┘
+//!     └──────────────────────── more work was done without ────────────────────────────────┴─ not ──┘
 //! ```
 //!
 //! What did not pay is not tried again for a while, each time for twice as long.
 
-/// Length of the windows that are compared.
+/// Windows are compared when so many requests were counted, so that chance is small ...
+const WINDOW_REQUESTS: f64 = 3_600.0;
+/// ... or they took this long; and looked at in steps of this.
+const WINDOW_US_MAX: u64 = 400_000;
 const WINDOW_US: u64 = 50_000;
 /// A trial that is plainly worse ends after this.
 const EARLY_US: u64 = 8_000;
-/// Length of a look at how it is without gathering.
-const PROBE_US: u64 = 30_000;
 /// What is under way when the way of working changes belongs to neither.
 const SETTLE_US: u64 = 4_000;
 /// Share of a processor below which there is nothing worth saving.
@@ -28,20 +29,22 @@ const BUSY: f64 = 0.3;
 /// Requests of one interval from which gathering is tried, and below which it ends.
 const ENTER_REQUESTS: f64 = 8.0;
 const LEAVE_REQUESTS: f64 = 3.0;
+/// Requests of one interval below which a trial has lost its load: it says nothing.
+const GONE_REQUESTS: f64 = 0.5;
 /// Requests that a receive brings by itself from which there is nothing to gain.
 const FULL_RECEIVES: f64 = 4.0;
-/// Share of the requests that a trial must keep ...
+/// Share of the work that a trial must keep ...
 const KEEP: f64 = 0.93;
 /// ... and with which it ends early.
 const KEEP_EARLY: f64 = 0.6;
-/// Processor time of a request, as a share of what it was, that a trial must reach.
+/// Processor time for the same work, as a share of what it was, that a trial must reach.
 const WORTH: f64 = 0.75;
 /// First and longest pause after something that did not pay.
 const PAUSE_US: u64 = 1_000_000;
 const PAUSE_US_MAX: u64 = 60_000_000;
 /// First and longest time between two probes.
-const PROBE_AFTER_US: u64 = 250_000;
-const PROBE_AFTER_US_MAX: u64 = 4_000_000;
+const PROBE_AFTER_US: u64 = 500_000;
+const PROBE_AFTER_US_MAX: u64 = 8_000_000;
 
 /// Counters at one moment; all only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub(crate) struct Sample {
     pub(crate) at_us: u64,
     /// Requests handled.
     pub(crate) requests: u64,
+    /// What clients came for: see [`Service::work_done`](super::Service::work_done).
+    pub(crate) work: u64,
     /// Receives that brought them.
     pub(crate) receives: u64,
     /// Processor time of the reactor's thread.
@@ -59,10 +64,11 @@ pub(crate) struct Sample {
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     requests: f64,
-    per_us: f64,
+    requests_per_us: f64,
+    work_per_us: f64,
     per_receive: f64,
     busy: f64,
-    cpu_per_request: f64,
+    cpu_per_work: f64,
 }
 
 impl Window {
@@ -70,19 +76,21 @@ impl Window {
         let grown = |from: u64, to: u64| to.saturating_sub(from) as f64;
         let time = grown(from.at_us, to.at_us).max(1.0);
         let requests = grown(from.requests, to.requests);
+        let work = grown(from.work, to.work);
         let cpu = grown(from.cpu_us, to.cpu_us);
         Window {
             requests,
-            per_us: requests / time,
+            requests_per_us: requests / time,
+            work_per_us: work / time,
             per_receive: requests / grown(from.receives, to.receives).max(1.0),
             busy: cpu / time,
-            cpu_per_request: cpu / requests.max(1.0),
+            cpu_per_work: cpu / work.max(1.0),
         }
     }
 
     /// How far chance alone may take the ratio of two rates.
     fn noise(&self, other: &Window) -> f64 {
-        3.0 / self.requests.min(other.requests).max(1.0).sqrt()
+        2.0 / self.requests.min(other.requests).max(1.0).sqrt()
     }
 }
 
@@ -153,6 +161,12 @@ impl Governor {
     /// Takes a sample and decides anew.
     pub(crate) fn step(&mut self, now: Sample) {
         let window = Window::between(&self.from, &now);
+        let settles = matches!(self.phase, Phase::TrialSettles | Phase::ProbeSettles);
+        let early = self.phase == Phase::Trial { early: true };
+        if !settles && !early && !self.is_full(&window, now) {
+            self.next_us = now.at_us + WINDOW_US;
+            return;
+        }
         match self.phase {
             Phase::Direct => {
                 if now.at_us >= self.retry_us && self.is_worth_a_trial(&window) {
@@ -163,12 +177,16 @@ impl Governor {
                 }
             }
             Phase::TrialSettles => self.enter(Phase::Trial { early: true }, now, EARLY_US),
+            Phase::Trial { .. } if self.per_interval(&window) < GONE_REQUESTS => {
+                self.enter(Phase::Direct, now, WINDOW_US);
+            }
             Phase::Trial { early: true } => {
-                if window.per_us < (KEEP_EARLY - window.noise(&self.direct)) * self.direct.per_us {
+                let least = KEEP_EARLY - window.noise(&self.direct);
+                if window.work_per_us < least * self.direct.work_per_us {
                     self.fail(now);
                 } else {
                     self.phase = Phase::Trial { early: false };
-                    self.next_us = self.from.at_us + WINDOW_US;
+                    self.next_us = now.at_us + WINDOW_US;
                 }
             }
             Phase::Trial { early: false } => {
@@ -190,12 +208,12 @@ impl Governor {
                     self.enter(Phase::Gathering, now, WINDOW_US);
                 }
             }
-            Phase::ProbeSettles => self.enter(Phase::Probe, now, PROBE_US),
+            Phase::ProbeSettles => self.enter(Phase::Probe, now, WINDOW_US),
             Phase::Probe => {
                 let more = 2.0 - KEEP + window.noise(&self.gathered);
                 if self.per_interval(&window) < ENTER_REQUESTS {
                     self.enter(Phase::Direct, now, WINDOW_US);
-                } else if window.per_us > more * self.gathered.per_us {
+                } else if window.work_per_us > more * self.gathered.work_per_us {
                     self.fail(now);
                 } else {
                     self.probe_after_us = (2 * self.probe_after_us).min(PROBE_AFTER_US_MAX);
@@ -206,19 +224,24 @@ impl Governor {
         }
     }
 
+    fn is_full(&self, window: &Window, now: Sample) -> bool {
+        window.requests >= WINDOW_REQUESTS || now.at_us >= self.from.at_us + WINDOW_US_MAX
+    }
+
     fn is_worth_a_trial(&self, window: &Window) -> bool {
         window.busy >= BUSY
             && window.per_receive < FULL_RECEIVES
+            && window.work_per_us > 0.0
             && self.per_interval(window) >= ENTER_REQUESTS
     }
 
     fn pays(&self, window: &Window) -> bool {
-        window.per_us >= (KEEP - window.noise(&self.direct)) * self.direct.per_us
-            && window.cpu_per_request <= WORTH * self.direct.cpu_per_request
+        window.work_per_us >= (KEEP - window.noise(&self.direct)) * self.direct.work_per_us
+            && window.cpu_per_work <= WORTH * self.direct.cpu_per_work
     }
 
     fn per_interval(&self, window: &Window) -> f64 {
-        window.per_us * self.interval_us as f64
+        window.requests_per_us * self.interval_us as f64
     }
 
     fn enter(&mut self, phase: Phase, now: Sample, time_us: u64) {
@@ -244,7 +267,7 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Requests and their cost in a millisecond, gathered or not.
+    /// Work of a millisecond and its cost, gathered or not.
     struct Load {
         direct: (f64, f64),
         gathered: (f64, f64),
@@ -252,26 +275,29 @@ mod tests {
     }
 
     struct Ran {
-        requests: f64,
+        work: f64,
         gathered_ms: u64,
         trials: u32,
     }
 
     /// Drives a governor of an interval of 1 ms for `ms` milliseconds from `start_ms`.
     fn run(governor: &mut Governor, load: &Load, start_ms: u64, ms: u64) -> Ran {
-        let mut ran = Ran { requests: 0.0, gathered_ms: 0, trials: 0 };
-        let (mut requests, mut receives, mut cpu) = (0.0, 0.0, 0.0);
+        let mut ran = Ran { work: 0.0, gathered_ms: 0, trials: 0 };
+        let (mut requests, mut work, mut receives, mut cpu) = (0.0, 0.0, 0.0, 0.0);
         let before = governor.from;
         for at_ms in start_ms + 1..=start_ms + ms {
             let gathers = governor.gathers();
             let (rate, cost) = if gathers { load.gathered } else { load.direct };
             ran.gathered_ms += u64::from(gathers);
-            requests += rate;
+            work += rate;
+            // Pulls that waited bring more messages each.
+            requests += if gathers { rate / 1.5 } else { rate };
             receives += rate / load.per_receive;
             cpu += rate * cost;
             let now = Sample {
                 at_us: at_ms * 1_000,
                 requests: before.requests + requests as u64,
+                work: before.work + work as u64,
                 receives: before.receives + receives as u64,
                 cpu_us: before.cpu_us + cpu as u64,
             };
@@ -280,7 +306,7 @@ mod tests {
             }
             ran.trials += u32::from(!gathers && governor.gathers());
         }
-        ran.requests = requests;
+        ran.work = work;
         ran
     }
 
@@ -291,7 +317,7 @@ mod tests {
         run(&mut governor, &load, 0, 500);
         assert!(governor.gathers());
         let ran = run(&mut governor, &load, 500, 60_000);
-        assert!(ran.gathered_ms > 59_000, "{} of 60,000 ms", ran.gathered_ms);
+        assert!(ran.gathered_ms > 58_000, "{} of 60,000 ms", ran.gathered_ms);
     }
 
     #[test]
@@ -300,8 +326,29 @@ mod tests {
         let load = Load { direct: (60.0, 16.0), gathered: (15.0, 8.0), per_receive: 1.0 };
         let mut governor = Governor::new(1_000);
         let ran = run(&mut governor, &load, 0, 60_000);
-        assert!(ran.requests > 0.995 * 60.0 * 60_000.0, "{} requests", ran.requests);
+        assert!(ran.work > 0.995 * 60.0 * 60_000.0, "{} messages", ran.work);
         assert!((2..=8).contains(&ran.trials), "{} trials", ran.trials);
+    }
+
+    #[test]
+    fn a_tenth_of_the_work_is_not_given_for_processor_time() {
+        let load = Load { direct: (12.0, 60.0), gathered: (10.0, 20.0), per_receive: 1.0 };
+        let mut governor = Governor::new(1_000);
+        let ran = run(&mut governor, &load, 0, 600_000);
+        assert!(ran.work > 0.99 * 12.0 * 600_000.0, "{} messages", ran.work);
+    }
+
+    #[test]
+    fn bursts_that_end_within_a_trial_cost_later_loads_nothing() {
+        let load = Load { direct: (75.0, 12.0), gathered: (75.0, 4.0), per_receive: 1.2 };
+        let nothing = Load { direct: (0.0, 0.0), gathered: (0.0, 0.0), per_receive: 1.0 };
+        let mut governor = Governor::new(1_000);
+        for burst in 0..50 {
+            run(&mut governor, &load, burst * 2_000, 55);
+            run(&mut governor, &nothing, burst * 2_000 + 55, 1_945);
+        }
+        run(&mut governor, &load, 100_000, 1_000);
+        assert!(governor.gathers());
     }
 
     #[test]
@@ -309,7 +356,7 @@ mod tests {
         let load = Load { direct: (130.0, 7.5), gathered: (130.0, 7.0), per_receive: 1.0 };
         let mut governor = Governor::new(1_000);
         let ran = run(&mut governor, &load, 0, 60_000);
-        assert!(ran.gathered_ms < 600, "{} ms", ran.gathered_ms);
+        assert!(ran.gathered_ms < 1_000, "{} ms", ran.gathered_ms);
     }
 
     #[test]

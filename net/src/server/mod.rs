@@ -62,8 +62,13 @@ pub trait Service: 'static {
     /// A whole frame; those of one connection come in the order they were sent. Answer through `conn`, now or
     /// later, or never.
     fn on_frame(&self, conn: &Rc<Conn>, header: &HeaderView<'_>, body: &[u8]);
-    /// All frames that one receive brought have been handled.
+    /// All frames of a turn have been handled: those that one receive brought, or, where requests are gathered, those of many connections.
     fn on_turn_end(&self) {}
+    /// How much has been done for clients since the start, in whatever they came for (messages, say). It tells whether clients get less
+    /// while requests are gathered, which the number of requests does not where they carry more then. `None`: as many as requests.
+    fn work_done(&self) -> Option<u64> {
+        None
+    }
     /// A connection was accepted.
     fn on_open(&self, _conn: &Rc<Conn>) {}
     /// A connection ended; comes exactly once for each [`on_open`](Self::on_open).

@@ -144,6 +144,7 @@ impl Server {
                 let mut rx = conn.rx.borrow_mut();
                 rx.keep(&scratch[handled.consumed..end], handled.need);
                 rx.unhandled = handled.paused;
+                conn.fast.set(end == room_end);
                 if end == room_end { Turn::Full } else { Turn::More }
             })),
         };

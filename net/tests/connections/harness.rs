@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, RwLock};
@@ -39,6 +39,9 @@ pub(crate) mod code {
     pub(crate) const COUNT: i32 = 5;
     /// Answer with the kind of port as a remark.
     pub(crate) const PORT: i32 = 6;
+    /// Answer, and gather requests from now on, or do not.
+    pub(crate) const GATHER: i32 = 7;
+    pub(crate) const DO_NOT_GATHER: i32 = 8;
 }
 
 /// Byte `i` of the shared memory that [`code::SHARED`] answers from.
@@ -49,6 +52,7 @@ pub(crate) fn shared_byte(i: usize) -> u8 {
 pub(crate) struct TestService {
     later: RefCell<Vec<(Rc<Conn>, i32)>>,
     block: Rc<dyn AsRef<[u8]>>,
+    server: RefCell<Weak<Server>>,
     pub(crate) seen: Arc<Seen>,
 }
 
@@ -106,6 +110,15 @@ impl Service for TestService {
                 let port = format!("{:?} {}", conn.port(), conn.peer());
                 conn.push(|out| encode_reply(out, &ok.remark(&port), 0));
             }
+            code::GATHER | code::DO_NOT_GATHER => {
+                let gathering = if header.code() == code::GATHER {
+                    Gathering::Always(Duration::from_millis(1))
+                } else {
+                    Gathering::Never
+                };
+                self.server.borrow().upgrade().unwrap().set_gathering(gathering);
+                conn.push(|out| encode_reply(out, &ok, 0));
+            }
             _ => {}
         }
     }
@@ -146,10 +159,12 @@ impl Running {
         let thread = reactor(move || async move {
             let service = Rc::new(TestService {
                 later: RefCell::default(),
+                server: RefCell::default(),
                 block: Rc::new((0..4 << 20).map(shared_byte).collect::<Vec<u8>>()),
                 seen: service_seen,
             });
             let server = Server::bind(config, service.clone()).unwrap();
+            service.server.replace(Rc::downgrade(&server));
             tell.send(server.local_addr(ringmq_net::server::PortKind::Main).unwrap()).unwrap();
             // SAFETY: ownership of the open descriptor passes to the glommio stream.
             let mut ring = unsafe { glommio::net::UnixStream::from_raw_fd(ring.into_raw_fd()) };
