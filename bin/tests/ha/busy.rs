@@ -343,6 +343,56 @@ fn a_busy_stock_master_is_told_of_progress_when_it_takes_it_and_is_known_again()
 }
 
 #[test]
+fn progress_on_what_the_master_has_no_more_is_forgotten_and_told_neither_now_nor_after_a_start() {
+    let dir = tempdir("ha-gone");
+    let master = Scripted::start();
+    for (code, say) in [(RUNTIME, runtime()), (TOPICS, topics()), (GROUPS, groups())] {
+        master.say(code, say);
+    }
+    master.say(OFFSETS, offsets(5));
+    master.say(code::QUERY_CONSUMER_OFFSET, Say::Refusal(BUSY));
+    master.say(code::UPDATE_CONSUMER_OFFSET, Say::Body(String::new()));
+    let (mut slave, _namesrv) = slave_of(&master, dir.path());
+    let at = slave.address(0);
+    await_progress(at, 5);
+    let known = eventually(CAUGHT_UP_MAX, || knows(at, GROUPS, "writers").then_some(()));
+    assert!(known.is_some(), "the groups do not come");
+    stream::commit(&slave, "readers", "0", "50");
+    stream::commit(&slave, "writers", "0", "40");
+    await_text(at, "ringmqHaUntold", |untold| untold == "2");
+    // The master never had the group of the readers in its table: that one is not gone.
+    master.say(GROUPS, Say::Body("{\"dataVersion\":{\"counter\":2,\"timestamp\":1700000000000},\"subscriptionGroupTable\":{}}".to_owned()));
+    await_text(at, "ringmqHaUntold", |untold| untold == "1");
+    master.await_asked(GROUPS, 2);
+    assert_eq!((progress(at), number(at, "ringmqHaUntold")), (Some(50), Some(1)));
+    master.say(OFFSETS, Say::Body("{\"offsetTable\":{}}".to_owned()));
+    master.say(
+        TOPICS,
+        Say::Body(
+            "{\"dataVersion\":{\"counter\":2,\"timestamp\":1700000000000},\"topicConfigTable\":{}}"
+                .to_owned(),
+        ),
+    );
+    await_text(at, "ringmqHaUntold", |untold| untold == "0");
+    assert!(!knows(at, TOPICS, TOPIC));
+    assert_ne!(progress(at), Some(50));
+    master.say(code::QUERY_CONSUMER_OFFSET, Say::Refusal(NOT_FOUND));
+    master.await_asked(GROUPS, 2);
+    // The topics are saved after that is, so one that is without them has nothing to tell.
+    let saved = eventually(CAUGHT_UP_MAX, || {
+        let text = std::fs::read_to_string(slave.store_dir().join("config/topics.json")).ok()?;
+        (!text.contains(&format!("\"{TOPIC}\""))).then_some(())
+    });
+    assert!(saved.is_some(), "the topics are not saved");
+    slave.sigkill();
+    slave.start();
+    await_text(at, "ringmqHaState", |state| state == "following");
+    assert_eq!(number(at, "ringmqHaUntold"), Some(0));
+    master.await_asked(GROUPS, 2);
+    assert_eq!(master.asked(code::UPDATE_CONSUMER_OFFSET), 0);
+}
+
+#[test]
 fn a_stock_master_that_answers_no_question_is_followed_however_soon_its_heartbeats_come() {
     for hasty in [false, true] {
         let dir = tempdir("ha-hasty-master");

@@ -111,6 +111,13 @@ fn a_cut_takes_nothing_from_what_was_committed_but_what_lies_behind_it() {
     reached(&pair.slave, "readers", "0", clamped);
     await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
     pair.await_caught_up();
+    // Nor does what is told now lie beyond what the master has: consumers would pass by what comes there.
+    pair.master.terminate(STOP_MAX);
+    stream::commit(&pair.slave, "ahead", "0", &beyond.to_string());
+    pair.master.start();
+    reached(&pair.master, "ahead", "0", clamped);
+    reached(&pair.slave, "ahead", "0", clamped);
+    await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
 }
 
 #[test]
