@@ -152,3 +152,30 @@ fn a_slave_that_was_made_master_tells_nobody_what_was_committed_before() {
     assert_eq!(progress(&pair.master, "readers", "0"), Some(7));
     reached(&pair.slave, "readers", "0", 7);
 }
+
+#[test]
+fn no_progress_is_saved_before_it_is_saved_that_the_master_is_to_be_told_of_it() {
+    let dir = tempdir("ha-untold-first");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    stream::await_topic_at(&pair.slave);
+    stream::commit(&pair.master, "readers", "0", "10");
+    reached(&pair.slave, "readers", "0", 10);
+    pair.master.terminate(STOP_MAX);
+    // It cannot be written where a directory is.
+    let blocked = pair.slave.store_dir().join("ringmq/untold-offsets.tmp");
+    std::fs::create_dir(&blocked).expect("a directory");
+    stream::commit(&pair.slave, "readers", "0", "40");
+    pair.slave.terminate(STOP_MAX);
+    let offsets = pair.slave.store_dir().join("config/consumerOffset.json");
+    let offsets = std::fs::read_to_string(offsets).expect("the offsets");
+    assert!(!offsets.contains(":40"), "{offsets}");
+    std::fs::remove_dir(&blocked).expect("a directory");
+    pair.slave.start();
+    stream::commit(&pair.slave, "others", "0", "40");
+    pair.slave.terminate(STOP_MAX);
+    pair.slave.start();
+    pair.master.start();
+    reached(&pair.master, "others", "0", 40);
+    assert_eq!(progress(&pair.master, "readers", "0"), Some(10));
+}
