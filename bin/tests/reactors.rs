@@ -1,12 +1,17 @@
 //! Reactors keep turning beside busy neighbours, stalls are recorded with their cause, and stops reach every reactor.
 
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use glommio::timer::Timer;
+use glommio::{Latency, Shares};
 use ringmq::reactor::{
     Label, Reactor, ReactorError, ReactorOptions, Seat, Stop, doing, spawn_reactors,
 };
@@ -202,6 +207,70 @@ fn no_reactor_stops_turning_beside_two_busy_loops() {
     eprintln!("{turns} turns in {seconds} s, longest wait for a 3 ms timer {worst} us");
     assert!(worst < 2_000_000, "a reactor did not turn for {worst} us");
     assert!(turns > seconds * 20, "only {turns} turns in {seconds} s");
+}
+
+/// Processor time of the calling thread.
+fn thread_cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is that of a live timespec.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(failed, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Connections that always have something, in a task queue of their own, do not keep timers waiting: counted in the reactor's own processor
+/// time, so that other load on the machine decides nothing.
+#[test]
+fn a_task_queue_that_always_has_work_leaves_others_their_turns() {
+    const TIMERS: u32 = 20;
+    let _alone = alone();
+    let stop = Stop::default();
+    let reactors = spawn_reactors(seats([()]), &options(), &stop, async |reactor: Reactor, ()| {
+        let latency = Latency::Matters(Duration::from_millis(5));
+        let busy = glommio::executor().create_task_queue(Shares::default(), latency, "busy");
+        let done = Rc::new(Cell::new(false));
+        // A task of another queue that is woken all the time: glommio then forgets the latency of the queue that runs.
+        let sleeper = Rc::new(RefCell::new(None::<Waker>));
+        let mut tasks = vec![glommio::spawn_local({
+            let (done, sleeper) = (Rc::clone(&done), Rc::clone(&sleeper));
+            poll_fn(move |context| {
+                *sleeper.borrow_mut() = Some(context.waker().clone());
+                if done.get() { Poll::Ready(()) } else { Poll::Pending }
+            })
+        })];
+        for _ in 0..4 {
+            let (done, sleeper) = (Rc::clone(&done), Rc::clone(&sleeper));
+            let work = async move {
+                while !done.get() {
+                    if let Some(waker) = sleeper.take() {
+                        waker.wake();
+                    }
+                    futures_lite::future::yield_now().await;
+                }
+            };
+            tasks.push(glommio::spawn_local_into(work, busy).expect("the queue is there"));
+        }
+        let began = thread_cpu();
+        for _ in 0..TIMERS {
+            Timer::new(Duration::from_millis(1)).await;
+        }
+        let spent = thread_cpu() - began;
+        done.set(true);
+        if let Some(waker) = sleeper.take() {
+            waker.wake();
+        }
+        for task in tasks {
+            task.await;
+        }
+        reactor.stop.request();
+        let most = Duration::from_millis(25) * TIMERS;
+        if spent < most {
+            Ok(())
+        } else {
+            Err(format!("{TIMERS} timers of 1 ms came after {spent:?} of work"))
+        }
+    });
+    reactors.expect("the reactor starts").join().expect("timers come between");
 }
 
 #[test]

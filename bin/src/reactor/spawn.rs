@@ -25,6 +25,11 @@ pub const LOCKED_BYTES_PER_REACTOR: u64 = 3 * IO_MEMORY_BYTES as u64;
 /// processor time, the metronome's signal as much: together under 1 % of a core.
 const HEARTBEAT_PERIOD: Duration = Duration::from_millis(50);
 
+/// Time after which a turn is over while tasks can still run: completions and timers are looked at between two turns. glommio asks the task
+/// queues that wait for theirs, and takes this if there is none but the one that runs: its own 100 ms would keep timers, the heartbeat and
+/// finished writes waiting for so long beside connections that always have something.
+const TURN_MAX: Duration = Duration::from_millis(5);
+
 /// Time between two looks at whether the other reactors have ended.
 const OTHERS_LOOK: Duration = Duration::from_millis(10);
 
@@ -216,6 +221,7 @@ impl Start {
         LocalExecutorBuilder::new(placement)
             .name(&self.name)
             .io_memory(IO_MEMORY_BYTES)
+            .preempt_timer(TURN_MAX)
             // Fixed placement would pin the helper that runs blocking calls to the reactor's own processor.
             .blocking_thread_pool_placement(PoolPlacement::Unbound(1))
             .make()
