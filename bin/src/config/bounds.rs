@@ -75,7 +75,7 @@ pub const BOUNDS: &[Bound] = &[
         "the connections that hold the most for the longest are closed, with one log line"
     ),
     bound!(limits.connection_idle_ms, 1_000, 24 * HOUR_MS, "the connection is closed"),
-    bound!(limits.gather_us, 0, 10_000, "what was gathered is handled"),
+    bound!(limits.gather_us, 0, 10_000, "what was gathered is handled; at 0 nothing is gathered"),
     bound!(
         limits.waiting_pulls,
         16,
