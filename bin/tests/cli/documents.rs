@@ -206,13 +206,13 @@ fn the_readmes_table_of_limits_is_the_codes() {
     }
 }
 
-/// `64 MiB`, `120 s` or `20,000` as bytes, milliseconds or a plain number.
+/// `64 MiB`, `120 s`, `1,000 us` or `20,000` as bytes, milliseconds, microseconds or a plain number.
 fn plain_number(text: &str) -> u64 {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let number: u64 =
         number.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is no number"));
     match unit {
-        "" => number,
+        "" | "us" => number,
         "s" => number * 1_000,
         "KiB" => number << 10,
         "MiB" => number << 20,
