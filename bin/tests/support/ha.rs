@@ -184,12 +184,20 @@ pub fn assert_has_refused(broker: &Broker, topic: &str, queues: u32, journal: &J
     }
 }
 
+const TOPIC_NOT_EXIST: i32 = 17;
+
 /// What is at each place of a topic.
 fn identities(
     address: SocketAddr,
     topic: &str,
     queues: u32,
 ) -> BTreeMap<(i32, i64), Option<Identity>> {
+    // A slave has the log first, and its master's topics some time after.
+    let known = eventually(Duration::from_secs(20), || {
+        let reply = checker::pull(&mut Conn::open(address).ok()?, topic, 0, 0, 0).ok()?;
+        (reply.code != TOPIC_NOT_EXIST).then_some(())
+    });
+    assert!(known.is_some(), "{address} does not know {topic}");
     let mut found = BTreeMap::new();
     checker::read_each(address, topic, queues, |message| {
         found.insert((message.queue, message.offset), identity(&message.body));

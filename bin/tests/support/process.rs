@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use super::wire::eventually;
+
 /// A running child. Dropping it ends it with SIGKILL; if the thread panics, the end of its log is printed. It belongs to the thread that
 /// started it and does not outlive it.
 pub struct Process {
@@ -75,6 +77,7 @@ impl Process {
         self.child.stdin = None;
     }
 
+    /// Sends a signal. With SIGSTOP every thread stands still when this returns: the kernel only begins to stop them.
     pub fn signal(&self, signal: i32) {
         assert!(self.status.is_none(), "{} has ended already", self.name);
         // SAFETY: kill takes plain numbers; the child has not been waited for, so the id is still its own.
@@ -86,6 +89,19 @@ impl Process {
             self.name,
             std::io::Error::last_os_error()
         );
+        if signal == libc::SIGSTOP {
+            let stopped = eventually(Duration::from_secs(20), || self.stands_still().then_some(()));
+            assert!(stopped.is_some(), "{} does not stop", self.name);
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let state = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        std::fs::read_dir(tasks).is_ok_and(|tasks| tasks.map_while(Result::ok).all(state))
     }
 
     /// Waits until the process has ended; `None` if it has not within `limit`.
