@@ -13,7 +13,7 @@
 //!     └──────────────────────── more work was done without ────────────────────────────────┴─ not ──┘
 //! ```
 //!
-//! What did not pay is not tried again for a while, each time for twice as long.
+//! What did not pay is not tried again for a while, each time for twice as long; a load that is another one is not kept waiting for it.
 
 /// Windows are compared when so many requests were counted, so that chance is small ...
 const WINDOW_REQUESTS: f64 = 3_600.0;
@@ -42,6 +42,8 @@ const WORTH: f64 = 0.75;
 /// First and longest pause after something that did not pay.
 const PAUSE_US: u64 = 1_000_000;
 const PAUSE_US_MAX: u64 = 60_000_000;
+/// Two loads are different ones if the work of one is more than so many times the other's, or the requests.
+const OTHER_LOAD: f64 = 1.25;
 /// First and longest time between two probes.
 const PROBE_AFTER_US: u64 = 500_000;
 const PROBE_AFTER_US_MAX: u64 = 8_000_000;
@@ -88,6 +90,13 @@ impl Window {
         }
     }
 
+    /// Whether this may well be the load that `other` was.
+    fn is_like(&self, other: &Window) -> bool {
+        let like = |a: f64, b: f64| a <= OTHER_LOAD * b && b <= OTHER_LOAD * a;
+        like(self.work_per_us, other.work_per_us)
+            && like(self.requests_per_us, other.requests_per_us)
+    }
+
     /// How far chance alone may take the ratio of two rates.
     fn noise(&self, other: &Window) -> f64 {
         2.0 / self.requests.min(other.requests).max(1.0).sqrt()
@@ -119,8 +128,10 @@ pub(crate) struct Governor {
     /// The last windows without gathering and with it.
     direct: Window,
     gathered: Window,
+    /// What gathering did not pay for, without gathering, and when that was found.
+    failed: Window,
+    failed_us: u64,
     pause_us: u64,
-    retry_us: u64,
     probe_after_us: u64,
     probe_us: u64,
 }
@@ -135,8 +146,9 @@ impl Governor {
             next_us: WINDOW_US,
             direct: Window::default(),
             gathered: Window::default(),
-            pause_us: PAUSE_US,
-            retry_us: 0,
+            failed: Window::default(),
+            failed_us: 0,
+            pause_us: 0,
             probe_after_us: PROBE_AFTER_US,
             probe_us: 0,
         }
@@ -169,7 +181,7 @@ impl Governor {
         }
         match self.phase {
             Phase::Direct => {
-                if now.at_us >= self.retry_us && self.is_worth_a_trial(&window) {
+                if self.is_worth_a_trial(&window) && now.at_us >= self.retry_us(&window) {
                     self.direct = window;
                     self.enter(Phase::TrialSettles, now, SETTLE_US);
                 } else {
@@ -183,7 +195,7 @@ impl Governor {
             Phase::Trial { early: true } => {
                 let least = KEEP_EARLY - window.noise(&self.direct);
                 if window.work_per_us < least * self.direct.work_per_us {
-                    self.fail(now);
+                    self.fail(self.direct, now);
                 } else {
                     self.phase = Phase::Trial { early: false };
                     self.next_us = now.at_us + WINDOW_US;
@@ -191,11 +203,11 @@ impl Governor {
             }
             Phase::Trial { early: false } => {
                 if self.pays(&window) {
-                    self.pause_us = PAUSE_US;
+                    self.pause_us = 0;
                     self.probe_after_us = PROBE_AFTER_US;
                     self.gather_on(window, now);
                 } else {
-                    self.fail(now);
+                    self.fail(self.direct, now);
                 }
             }
             Phase::Gathering => {
@@ -214,7 +226,7 @@ impl Governor {
                 if self.per_interval(&window) < ENTER_REQUESTS {
                     self.enter(Phase::Direct, now, WINDOW_US);
                 } else if window.work_per_us > more * self.gathered.work_per_us {
-                    self.fail(now);
+                    self.fail(window, now);
                 } else {
                     self.probe_after_us = (2 * self.probe_after_us).min(PROBE_AFTER_US_MAX);
                     let gathered = self.gathered;
@@ -256,9 +268,19 @@ impl Governor {
         self.enter(Phase::Gathering, now, WINDOW_US);
     }
 
-    fn fail(&mut self, now: Sample) {
-        self.retry_us = now.at_us + self.pause_us;
-        self.pause_us = (2 * self.pause_us).min(PAUSE_US_MAX);
+    /// When a load may be tried: one that failed waits ever longer.
+    fn retry_us(&self, load: &Window) -> u64 {
+        let pause_us =
+            if load.is_like(&self.failed) { self.pause_us } else { PAUSE_US.min(self.pause_us) };
+        self.failed_us + pause_us
+    }
+
+    /// Gathering did not pay for `load`.
+    fn fail(&mut self, load: Window, now: Sample) {
+        let again = load.is_like(&self.failed);
+        self.pause_us =
+            if again { (2 * self.pause_us).clamp(PAUSE_US, PAUSE_US_MAX) } else { PAUSE_US };
+        (self.failed, self.failed_us) = (load, now.at_us);
         self.enter(Phase::Direct, now, WINDOW_US);
     }
 }
@@ -336,6 +358,16 @@ mod tests {
         let mut governor = Governor::new(1_000);
         let ran = run(&mut governor, &load, 0, 600_000);
         assert!(ran.work > 0.99 * 12.0 * 600_000.0, "{} messages", ran.work);
+    }
+
+    #[test]
+    fn one_load_does_not_wait_for_what_another_did_not_pay_for() {
+        let waits = Load { direct: (60.0, 16.0), gathered: (15.0, 8.0), per_receive: 1.0 };
+        let open = Load { direct: (80.0, 12.0), gathered: (80.0, 4.0), per_receive: 1.2 };
+        let mut governor = Governor::new(1_000);
+        run(&mut governor, &waits, 0, 300_000);
+        run(&mut governor, &open, 300_000, 1_000);
+        assert!(governor.gathers());
     }
 
     #[test]
