@@ -18,8 +18,8 @@ use glommio::timer::sleep;
 use super::config::Gathering;
 use super::conn::Conn;
 use super::governor::{Governor, Sample};
-use super::hub::RECEIVE_BYTES;
-use super::stats::{CloseReason, add};
+use super::stats::add;
+use super::turn::{Turn, keep_rest};
 use super::{Server, State};
 
 /// Looks in a row that brought nothing, after which a connection is watched by the ring again.
@@ -191,41 +191,26 @@ impl Server {
         if conn.out_bytes() > self.hub.out_bytes_max() {
             return Look::Leave;
         }
-        let mut scratch = self.hub.take_scratch();
-        let kept = conn.rx.borrow().bytes().len();
-        scratch[..kept].copy_from_slice(conn.rx.borrow().bytes());
-        let room_end = (kept + RECEIVE_BYTES).max(conn.rx.borrow().need()).min(scratch.len());
-        let look = match receive_now(conn.fd.get(), &mut scratch[kept..room_end]) {
-            Ok(None) => {
-                let silent = conn.silent_looks.get().saturating_add(1);
-                conn.silent_looks.set(silent);
-                if silent < SILENT_LOOKS { Look::Stay } else { Look::Leave }
-            }
-            Ok(Some(0)) => {
-                conn.end(CloseReason::Peer);
-                Look::Leave
-            }
-            Ok(Some(n)) => {
+        let (mut scratch, room) = self.scratch_of(conn);
+        let result = receive_now(conn.fd.get(), &mut scratch[room.clone()]);
+        let stays = if let Some(result) = result.transpose() {
+            let turn = self.received(conn, result, |n| {
                 conn.silent_looks.set(0);
-                self.count_received(conn, n);
-                let end = kept + n;
-                let handled = self.handle_frames(conn, &scratch[..end]);
-                let mut rx = conn.rx.borrow_mut();
-                rx.keep(&scratch[handled.consumed..end], handled.need);
-                rx.unhandled = handled.paused;
-                conn.fast.set(end == room_end);
-                let stays = !conn.fast.get() && !handled.paused && rx.wants_scratch();
-                if stays { Look::Stay } else { Look::Leave }
-            }
-            Err(error) => {
-                tracing::debug!(conn = conn.id(), %error, "receiving failed");
-                conn.end(CloseReason::Error);
-                Look::Leave
-            }
+                let bytes = &scratch[..room.start + n];
+                let handled = self.handle_frames(conn, bytes);
+                keep_rest(conn, bytes, &handled, room.end);
+                if conn.fast.get() { Turn::Full } else { Turn::More }
+            });
+            let rx = conn.rx.borrow();
+            matches!(turn, Turn::More) && !rx.unhandled && rx.wants_scratch()
+        } else {
+            let silent = conn.silent_looks.get().saturating_add(1);
+            conn.silent_looks.set(silent);
+            silent < SILENT_LOOKS
         };
         self.hub.put_scratch(scratch);
         conn.account();
-        look
+        if stays { Look::Stay } else { Look::Leave }
     }
 
     fn let_go(&self, conn: &Conn) {

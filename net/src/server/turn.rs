@@ -2,6 +2,7 @@
 //! hand every whole frame to the service, then send all replies with one `sendmsg`.
 
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -21,7 +22,7 @@ use crate::frame::{FrameRef, Peek, peek};
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// How a turn ended.
-enum Turn {
+pub(super) enum Turn {
     /// There may be more at once; others first if they wait.
     More,
     /// The receive filled its buffer: this peer sends faster than it is served. Others first.
@@ -132,20 +133,15 @@ impl Server {
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<Turn> {
-        let mut scratch = self.hub.take_scratch();
-        let kept = conn.rx.borrow().bytes().len();
-        scratch[..kept].copy_from_slice(conn.rx.borrow().bytes());
-        let room_end = (kept + RECEIVE_BYTES).max(conn.rx.borrow().need()).min(scratch.len());
-        let turn = match Pin::new(stream).poll_read(cx, &mut scratch[kept..room_end]) {
+        let (mut scratch, room) = self.scratch_of(conn);
+        let turn = match Pin::new(stream).poll_read(cx, &mut scratch[room.clone()]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(result) => Poll::Ready(self.received(conn, result, |n| {
-                let end = kept + n;
-                let handled = self.handle(conn, &scratch[..end]);
-                let mut rx = conn.rx.borrow_mut();
-                rx.keep(&scratch[handled.consumed..end], handled.need);
-                rx.unhandled = handled.paused;
-                conn.fast.set(end == room_end);
-                if end == room_end { Turn::Full } else { Turn::More }
+                let bytes = &scratch[..room.start + n];
+                let handled = self.handle(conn, bytes);
+                keep_rest(conn, bytes, &handled, room.end);
+                self.received_alone(conn);
+                if conn.fast.get() { Turn::Full } else { Turn::More }
             })),
         };
         self.hub.put_scratch(scratch);
@@ -168,11 +164,25 @@ impl Server {
             rx.filled(n);
         }
         drop(rx);
-        Poll::Ready(self.received(conn, result, |_| self.handle_kept(conn)))
+        Poll::Ready(self.received(conn, result, |_| {
+            let turn = self.handle_kept(conn);
+            self.received_alone(conn);
+            turn
+        }))
+    }
+
+    /// The shared buffer with what `conn` has kept, and the room behind it for a receive.
+    pub(super) fn scratch_of(&self, conn: &Conn) -> (Vec<u8>, Range<usize>) {
+        let mut scratch = self.hub.take_scratch();
+        let rx = conn.rx.borrow();
+        let kept = rx.bytes().len();
+        scratch[..kept].copy_from_slice(rx.bytes());
+        let end = (kept + RECEIVE_BYTES).max(rx.need()).min(scratch.len());
+        (scratch, kept..end)
     }
 
     /// Counts a receive and lets `handle` do its work unless the stream ended.
-    fn received(
+    pub(super) fn received(
         &self,
         conn: &Rc<Conn>,
         result: io::Result<usize>,
@@ -184,10 +194,10 @@ impl Server {
                 Turn::End
             }
             Ok(n) => {
-                self.count_received(conn, n);
-                let turn = handle(n);
-                self.received_alone(conn);
-                turn
+                add(&self.hub.count.recv_calls, 1);
+                add(&self.hub.count.bytes_in, n as u64);
+                conn.last_io_ms.set(self.hub.now_ms());
+                handle(n)
             }
             Err(error) => {
                 tracing::debug!(conn = conn.id(), %error, "receiving failed");
@@ -195,12 +205,6 @@ impl Server {
                 Turn::End
             }
         }
-    }
-
-    pub(super) fn count_received(&self, conn: &Conn, n: usize) {
-        add(&self.hub.count.recv_calls, 1);
-        add(&self.hub.count.bytes_in, n as u64);
-        conn.last_io_ms.set(self.hub.now_ms());
     }
 
     /// Handles frames out of the connection's own buffer. It is taken out of the connection meanwhile, so a
@@ -311,6 +315,14 @@ impl Server {
             }
         }
     }
+}
+
+/// Keeps what `handled` left of the bytes in the shared buffer, whose room ended at `room_end`.
+pub(super) fn keep_rest(conn: &Conn, bytes: &[u8], handled: &Handled, room_end: usize) {
+    let mut rx = conn.rx.borrow_mut();
+    rx.keep(&bytes[handled.consumed..], handled.need);
+    rx.unhandled = handled.paused;
+    conn.fast.set(bytes.len() == room_end);
 }
 
 /// Lets `flush` outside a turn wake the task.
