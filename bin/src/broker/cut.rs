@@ -67,8 +67,8 @@ pub(super) async fn finish_cut(
     saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     if offsets.take_dirty() {
         saver.save(&paths.offsets, offsets.to_file());
+        saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     }
-    saver.flush(SAVE_TIMEOUT).map_err(|error| error.to_string())?;
     shard.settle_cut().await.map_err(|error| error.to_string())?;
     Ok(CutNote { at: cut.at, bytes: cut.bytes, saved: cut.saved.clone() })
 }
