@@ -155,13 +155,13 @@ fn a_killed_process_loses_nothing_acknowledged_at_sync() {
 /// Without the zeroed frontier nearly all of it would be unreadable.
 fn kernel_crashes_lose_nothing_acknowledged(level: &'static str) {
     let Some(disk) = SmallDisk::new(96) else { return };
-    let store = disk.mount.join("store");
+    let store = disk.mount().join("store");
     let (mut from, mut acked) = (0, Vec::new());
     for count in [1, 900, 30, 2000] {
-        let copy = || disk.crashed_copy().expect("a copy of a disk that could be mounted");
+        let copy = || disk.crashed_copy().unwrap();
         let (more, copy) = run_and_kill(&store, from, level, count, copy);
         acked.extend(more);
-        check_store(&copy.mount.join("store"), level, acked.clone());
+        check_store(&copy.mount().join("store"), level, acked.clone());
         from = check_store(&store, level, acked.clone());
     }
 }

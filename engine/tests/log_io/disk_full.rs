@@ -9,7 +9,7 @@ use crate::support::{SmallDisk, append, config, on_reactor, read_back, settle};
 #[test]
 fn a_full_disk_refuses_appends_keeps_reading_and_takes_appends_again_when_space_is_freed() {
     let Some(disk) = SmallDisk::new(48) else { return };
-    let store = disk.mount.join("store");
+    let store = disk.mount().join("store");
     on_reactor(move || async move {
         let (log, _) = Log::open(config(&store)).await.unwrap();
         let mut sent = Vec::new();

@@ -3,7 +3,6 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,6 +14,16 @@ use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use ringmq_engine::log::{AppendError, CoreConfig, Log, LogConfig, LogError, ReadHint};
 use ringmq_net::record::{CheckResult, CheckRule, RecordFields, check};
 
+use self::image::LoopFs;
+
+#[path = "../../../bin/tests/support/image.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "written for the tests of the broker, which use more of it"
+)]
+mod image;
+
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// A fresh directory under the build's own: on a disk, not in memory.
@@ -24,56 +33,34 @@ pub(crate) fn disk_dir() -> tempfile::TempDir {
 
 /// An ext4 in a file of its own, mounted; unmounted when dropped.
 pub(crate) struct SmallDisk {
-    dir: tempfile::TempDir,
-    pub(crate) mount: PathBuf,
+    // Before the directory that its file is in: unmounted first.
+    fs: LoopFs,
+    _dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
     /// `None`, with the reason printed, where one may not mount.
     pub(crate) fn new(mib: u64) -> Option<Self> {
         let dir = disk_dir();
-        let image = dir.path().join("disk.img");
-        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
-        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_ref()])
-            .then(|| Self::mounted(dir))
-            .flatten()
+        match LoopFs::create(dir.path(), "disk", mib << 20) {
+            Ok(fs) => Some(SmallDisk { fs, _dir: dir }),
+            Err(why) => {
+                println!("skipped: {why}");
+                None
+            }
+        }
     }
 
-    fn mounted(dir: tempfile::TempDir) -> Option<Self> {
-        let (image, mount) = (dir.path().join("disk.img"), dir.path().join("mnt"));
-        std::fs::create_dir(&mount).unwrap();
-        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), mount.as_ref()])
-            .then_some(SmallDisk { dir, mount })
+    pub(crate) fn mount(&self) -> &Path {
+        &self.fs.mount
     }
 
     /// The disk as a kernel that crashes now would leave it: what completed is there, what was only in memory is not.
-    pub(crate) fn crashed_copy(&self) -> Option<Self> {
+    pub(crate) fn crashed_copy(&self) -> Result<Self, String> {
         let dir = disk_dir();
-        let (from, to) = (self.dir.path().join("disk.img"), dir.path().join("disk.img"));
-        run("cp", &["--sparse=always".as_ref(), from.as_ref(), to.as_ref()])
-            .then(|| Self::mounted(dir))
-            .flatten()
-    }
-}
-
-fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
-    match Command::new(program).args(args).output() {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            println!("skipped: {program}: {}", why.trim());
-            false
-        }
-        Err(e) => {
-            println!("skipped: {program}: {e}");
-            false
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
+        let image = dir.path().join("disk.img");
+        self.fs.copy_at_rest(&image)?;
+        Ok(SmallDisk { fs: LoopFs::attach(dir.path(), "disk", image)?, _dir: dir })
     }
 }
 
