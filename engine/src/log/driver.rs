@@ -121,7 +121,12 @@ impl Shell {
                 stats.flushes += 1;
                 self.stats.set(stats);
             }
-            self.core.borrow_mut().flush_done(flush.id, result);
+            let durable = {
+                let mut core = self.core.borrow_mut();
+                core.flush_done(flush.id, result);
+                core.offsets().durable
+            };
+            self.table.flushed_to(durable);
             self.pump();
             self.progress();
             self.give_crcs(false);

@@ -137,7 +137,8 @@ impl Log {
     pub(crate) async fn start(&self) -> Result<(), LogError> {
         let shell = &self.0;
         let end = self.appended();
-        // What is written next is opened here: the writer never waits for an open.
+        // What is written next is opened here, and stays open until it is flushed: the writer never waits for an open.
+        shell.table.flushed_to(self.durable());
         for segment in shell.table.infos() {
             if segment.start + segment.bytes > end {
                 shell.table.open(segment.start, &shell.device).await?;

@@ -5,9 +5,13 @@ use super::{
     error::LogError,
     segments::{Layout, SegmentInfo},
 };
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::Rc,
+};
 
-/// Most old segments that stay open for reading. The ones being written are open anyway.
+/// Most segments that stay open, but for those that are still to be written or flushed.
 const OPEN_SEGMENTS_MAX: usize = 64;
 
 struct Entry {
@@ -21,7 +25,9 @@ pub(crate) struct Table {
     layout: Layout,
     segment_bytes: u64,
     entries: RefCell<VecDeque<Entry>>,
-    clock: std::cell::Cell<u64>,
+    clock: Cell<u64>,
+    /// Segments that end behind this stay open: they are still to be written or flushed.
+    flushed_to: Cell<u64>,
 }
 
 impl Table {
@@ -32,7 +38,8 @@ impl Table {
             layout,
             segment_bytes,
             entries: RefCell::new(entries),
-            clock: std::cell::Cell::new(0),
+            clock: Cell::new(0),
+            flushed_to: Cell::new(u64::MAX),
         }
     }
 
@@ -64,8 +71,7 @@ impl Table {
         let index = self.index(start)?;
         let mut entries = self.entries.borrow_mut();
         let entry = entries.get_mut(index)?;
-        self.clock.set(self.clock.get() + 1);
-        entry.used = self.clock.get();
+        entry.used = self.tick();
         entry.open.clone()
     }
 
@@ -95,20 +101,38 @@ impl Table {
         let Some(index) = self.index(start) else {
             return;
         };
-        let mut entries = self.entries.borrow_mut();
-        let count = entries.iter().filter(|e| e.open.is_some()).count();
-        if count >= OPEN_SEGMENTS_MAX {
-            // The last two may be written to; readers in flight keep what they use alive.
-            let old = entries.len().saturating_sub(2);
-            let coldest =
-                entries.iter_mut().take(old).filter(|e| e.open.is_some()).min_by_key(|e| e.used);
-            if let Some(coldest) = coldest {
-                coldest.open = None;
-            }
-        }
-        if let Some(entry) = entries.get_mut(index) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(index) {
             entry.open = Some(open);
+            entry.used = self.tick();
         }
+        self.close_coldest();
+    }
+
+    /// Everything below is flushed, so that its segments may be closed; what lies behind is only ever written or flushed if it is open.
+    pub(crate) fn flushed_to(&self, offset: u64) {
+        self.flushed_to.set(offset);
+        self.close_coldest();
+    }
+
+    /// Closes what was used least recently, as long as too many are open; readers in flight keep what they use alive.
+    fn close_coldest(&self) {
+        let mut entries = self.entries.borrow_mut();
+        let mut open = entries.iter().filter(|e| e.open.is_some()).count();
+        while open > OPEN_SEGMENTS_MAX {
+            let coldest = entries
+                .iter_mut()
+                .take_while(|e| e.info.start + self.segment_bytes <= self.flushed_to.get())
+                .filter(|e| e.open.is_some())
+                .min_by_key(|e| e.used);
+            let Some(coldest) = coldest else { return };
+            coldest.open = None;
+            open -= 1;
+        }
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
     }
 
     /// Adds the segment behind the last one.
@@ -121,7 +145,7 @@ impl Table {
                 "segments follow one another"
             );
         }
-        entries.push_back(Entry { info, open: Some(open), used: 0 });
+        entries.push_back(Entry { info, open: Some(open), used: self.tick() });
     }
 
     /// Notes when a segment was last written.

@@ -1,8 +1,8 @@
 //! Writing, reading back, rolling, closing and opening again.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 
-use ringmq_engine::log::{Log, ReadHint};
+use ringmq_engine::log::{Log, LogConfig, ReadHint};
 
 use crate::support::{
     MIB, Sent, append_patiently, config, disk_dir, on_reactor, read_back, settle,
@@ -80,5 +80,44 @@ fn who_passes_bytes_on_is_told_of_what_is_visible_before_anybody_else_is() {
             assert_eq!(pair, [("passing on", pair[0].1), ("dispatching", pair[0].1)]);
         }
         assert_eq!(told.last().map(|(_, visible)| *visible), Some(end));
+    });
+}
+
+fn open_segments(store: &Path) -> usize {
+    let commitlog = store.join("commitlog");
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|path| path.starts_with(&commitlog))
+        .count()
+}
+
+#[test]
+fn what_is_not_flushed_stays_open_whatever_is_read_and_only_so_much_of_the_rest() {
+    let dir = disk_dir();
+    let store = dir.path().to_path_buf();
+    on_reactor(move || async move {
+        let mut config = LogConfig { flush_bytes: u64::MAX, ..config(&store) };
+        config.core.segment_size = 64 << 10;
+        config.core.hot_bytes_max = 64 << 10;
+        let (log, _) = Log::open(config.clone()).await.unwrap();
+        let old = fill(&log, 0, 2_500).await;
+        assert!(log.segments().len() > 90);
+        log.close().await.unwrap();
+
+        let (log, _) = Log::open(config).await.unwrap();
+        let new = fill(&log, 2_500, 200).await;
+        assert!(new[199].offset - new[0].offset > 6 * (64 << 10), "unflushed in several segments");
+        for one in &old {
+            read_back(&log, one, ReadHint::EXACT).await.unwrap();
+        }
+        log.flushed(log.appended()).await.unwrap();
+        for one in old.iter().chain(&new) {
+            read_back(&log, one, ReadHint::EXACT).await.unwrap();
+        }
+        // Closing is left to the reactor.
+        while open_segments(&store) > 64 {
+            glommio::timer::sleep(Duration::from_millis(1)).await;
+        }
+        log.close().await.unwrap();
     });
 }
