@@ -42,7 +42,7 @@ const BLANK_MAGIC: u32 = 0xCBD4_3194;
 pub struct Offsets {
     /// End of what was appended.
     pub appended: u64,
-    /// End of the last record that lies wholly inside completed writes.
+    /// End of the last record that lies wholly inside completed writes which a crash of the kernel leaves where they are.
     pub written: u64,
     /// End of what a flush covered.
     pub durable: u64,
@@ -54,6 +54,9 @@ struct WriteInFlight {
     id: u64,
     segment_start: u64,
     end: u64,
+    padded_end: u64,
+    /// It goes where no zeros are.
+    beyond: bool,
     append_start: u64,
     payload: u64,
 }
@@ -63,6 +66,7 @@ struct FlushInFlight {
     upto: u64,
     append_start: u64,
     segment_start: u64,
+    padded_end: u64,
 }
 
 #[derive(PartialEq, Eq)]
@@ -87,6 +91,15 @@ pub struct LogCore<B> {
     written_append_start: u64,
     durable_append_start: u64,
     unwritten_bytes: u64,
+    /// What of `written` a crash of the kernel leaves: all of it, unless writes went beyond the zeros and were not flushed since.
+    firm: u64,
+    firm_append_start: u64,
+    /// End of the newest such write.
+    loose_to: Option<u64>,
+    /// End of what completed writes brought, at a unit.
+    padded_to: u64,
+    /// Writes go where no zeros are, and are made up for by flushes.
+    bulk: bool,
     frontier: Frontier,
     /// End of the last segment that is ready.
     ready_end: u64,
@@ -145,6 +158,11 @@ impl<B: BlockBuf> LogCore<B> {
             written_append_start: scan_from,
             durable_append_start: scan_from,
             unwritten_bytes: 0,
+            firm: end,
+            firm_append_start: scan_from,
+            loose_to: None,
+            padded_to: unit_ceil(end),
+            bulk: false,
             frontier,
             ready_end: recovered.ready_end,
             saved: recovered.state,
@@ -220,6 +238,7 @@ impl<B: BlockBuf> LogCore<B> {
             // From here on these two are the last boundary between records.
             self.written_append_start = end;
             self.durable_append_start = end;
+            self.firm_append_start = end;
             Walk::new(end)
         });
         let tail = self.tail_with_room(1);
@@ -258,6 +277,8 @@ impl<B: BlockBuf> LogCore<B> {
         self.durable = start;
         self.written_append_start = start;
         self.durable_append_start = start;
+        (self.firm, self.firm_append_start) = (start, start);
+        (self.loose_to, self.padded_to) = (None, start);
         let steps = self.config.zero_step_bytes_min..=self.config.zero_step_bytes_max;
         self.frontier = Frontier::new(self.config.segment_size, steps, start, start);
         self.ready_end = start;
@@ -271,12 +292,18 @@ impl<B: BlockBuf> LogCore<B> {
         self.paused = paused;
     }
 
+    /// Whether writes go where no zeros are yet: for a log that takes much at once and is not waited for, byte by byte. Each byte is written
+    /// once then instead of twice; what is written counts as that when a flush has covered it.
+    pub fn set_bulk(&mut self, bulk: bool) {
+        self.bulk = bulk && self.config.zero_ahead;
+    }
+
     /// End of the last record that readers may see whole: [`Self::visible`], except while another log is followed.
     pub fn visible_whole(&self) -> u64 {
         match (&self.follow, self.config.sync) {
             (None, _) => self.visible(),
             (Some(_), true) => self.durable_append_start,
-            (Some(_), false) => self.written_append_start,
+            (Some(_), false) => self.firm_append_start,
         }
     }
 
@@ -401,7 +428,10 @@ impl<B: BlockBuf> LogCore<B> {
         let (base, end) = self.next_write()?;
         // Everything before `base` is written, so what is left of an earlier segment needs no zeros any more.
         self.frontier.move_to(base);
-        if end > self.frontier_limit() || end > self.bound_limit() {
+        let beyond = end > self.frontier_limit();
+        // Zeros under way would overwrite it.
+        let may_go_beyond = self.bulk && self.zero.is_none();
+        if beyond && !may_go_beyond || end > self.bound_limit() {
             return None;
         }
         if self.blocks.first_queued().is_none() {
@@ -417,6 +447,8 @@ impl<B: BlockBuf> LogCore<B> {
             id,
             segment_start,
             end: block.end,
+            padded_end: block.padded_end(),
+            beyond,
             append_start: block.append_start,
             payload: block.base + block.used as u64 - block.fresh,
         });
@@ -439,7 +471,7 @@ impl<B: BlockBuf> LogCore<B> {
             self.flush_requested &= self.flush.is_some() || self.write.is_some();
             return None;
         }
-        if !(self.config.sync || self.flush_requested || self.closing) {
+        if !(self.config.sync || self.flush_requested || self.closing || self.loose_is_due()) {
             return None;
         }
         self.flush_requested = false;
@@ -450,8 +482,15 @@ impl<B: BlockBuf> LogCore<B> {
             upto: self.written,
             append_start: self.written_append_start,
             segment_start: segments.first().copied().unwrap_or(self.segment_start(self.written)),
+            padded_end: self.padded_to,
         });
         Some(FlushAction { id, upto: self.written, segments })
+    }
+
+    /// Whether what was written beyond the zeros is to be flushed: as often as zeros would have been, and when nothing else is written.
+    fn loose_is_due(&self) -> bool {
+        let much = self.written - self.durable >= self.config.zero_step_bytes_min;
+        self.loose_to.is_some() && (much || self.write.is_none())
     }
 
     fn poll_save(&mut self) -> Option<(u64, LogState)> {
@@ -491,6 +530,11 @@ impl<B: BlockBuf> LogCore<B> {
 
     fn poll_zero(&mut self) -> Option<ZeroAction> {
         if !self.config.zero_ahead || self.zero_suspended {
+            return None;
+        }
+        // Where writes go beyond the frontier, zeros would overwrite them.
+        let going_beyond = self.write.as_ref().is_some_and(|write| write.beyond);
+        if self.bulk || going_beyond || self.loose_to.is_some() {
             return None;
         }
         let waits = self.next_write().is_some_and(|(_, end)| end > self.frontier.reached());
@@ -533,6 +577,10 @@ impl<B: BlockBuf> LogCore<B> {
         self.written = write.end;
         self.written_append_start = write.append_start;
         self.unwritten_bytes -= write.payload;
+        self.padded_to = write.padded_end;
+        if write.beyond && !self.switches.skip_loose {
+            self.loose_to = Some(write.end);
+        }
         if self.unflushed_segments.last() != Some(&write.segment_start) {
             self.unflushed_segments.push(write.segment_start);
         }
@@ -540,6 +588,7 @@ impl<B: BlockBuf> LogCore<B> {
             self.durable = self.written;
             self.durable_append_start = self.written_append_start;
         }
+        self.firm_up();
         self.check_order();
     }
 
@@ -554,6 +603,11 @@ impl<B: BlockBuf> LogCore<B> {
             Ok(()) => {
                 self.durable = flush.upto;
                 self.durable_append_start = flush.append_start;
+                if self.loose_to.is_some() {
+                    self.frontier.flushed(flush.padded_end);
+                }
+                self.loose_to.take_if(|to| *to <= flush.upto);
+                self.firm_up();
                 self.check_order();
             }
             Err(error) => {
@@ -653,7 +707,7 @@ impl<B: BlockBuf> LogCore<B> {
     pub fn offsets(&self) -> Offsets {
         Offsets {
             appended: self.appended,
-            written: self.written,
+            written: self.firm,
             durable: self.durable,
             visible: self.visible(),
         }
@@ -666,8 +720,13 @@ impl<B: BlockBuf> LogCore<B> {
         } else if self.config.sync {
             self.durable
         } else {
-            self.written
+            self.firm
         }
+    }
+
+    /// End of what completed writes brought, whether or not a crash of the kernel leaves it.
+    pub fn on_device(&self) -> u64 {
+        self.written
     }
 
     /// Bytes appended and not yet written.
@@ -757,6 +816,15 @@ impl<B: BlockBuf> LogCore<B> {
             && self.zero.is_none()
     }
 
+    /// What is written counts as that as far as a crash of the kernel leaves it.
+    fn firm_up(&mut self) {
+        if self.loose_to.is_none() {
+            (self.firm, self.firm_append_start) = (self.written, self.written_append_start);
+        } else if self.firm < self.durable {
+            (self.firm, self.firm_append_start) = (self.durable, self.durable_append_start);
+        }
+    }
+
     fn take_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id - 1
@@ -781,9 +849,10 @@ impl<B: BlockBuf> LogCore<B> {
     /// Checked at every step forward, in release builds too: it is cheap next to an I/O.
     fn check_order(&self) {
         assert!(
-            self.durable <= self.written && self.written <= self.appended,
-            "durable {} <= written {} <= appended {}",
+            self.durable <= self.firm && self.firm <= self.written && self.written <= self.appended,
+            "durable {} <= firm {} <= written {} <= appended {}",
             self.durable,
+            self.firm,
             self.written,
             self.appended
         );

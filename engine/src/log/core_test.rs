@@ -147,6 +147,58 @@ fn without_sync_a_flush_comes_when_asked_for() {
 }
 
 #[test]
+fn a_bulk_write_goes_beyond_the_zeros_and_counts_when_a_flush_has_covered_it() {
+    let mut core = fresh(&CoreConfig {
+        zero_ahead: true,
+        zero_ahead_bytes: 0,
+        zero_step_bytes_min: 8192,
+        zero_step_bytes_max: 8192,
+        ..plain_config()
+    });
+    put(&mut core, 5_000, 1);
+    let Some(Action::Zero(zero)) = core.poll_action() else { panic!("zeros come first") };
+    core.set_bulk(true);
+    put(&mut core, 5_000, 2);
+    assert!(next_write(&mut core).is_none(), "zeros under way would overwrite it");
+    core.zero_done(zero.id, Ok(()));
+    let write = next_write(&mut core).expect("into the zeros");
+    core.write_done(write.id, Ok(()));
+    let write = next_write(&mut core).expect("beyond them");
+    core.write_done(write.id, Ok(()));
+    assert_eq!((core.on_device(), core.offsets().written, core.visible()), (10_000, 5_000, 5_000));
+    let Some(Action::Flush(flush)) = core.poll_action() else { panic!("nothing else is to do") };
+    // What is written meanwhile is not covered.
+    put(&mut core, 100, 3);
+    let write = next_write(&mut core).expect("the next one");
+    core.write_done(write.id, Ok(()));
+    core.flush_done(flush.id, Ok(()));
+    assert_eq!((core.offsets().written, core.offsets().durable), (10_000, 10_000));
+    assert_eq!(core.state().zeroed_to, 12_288, "nothing has to be zeroed there any more");
+    let Some(Action::Flush(flush)) = core.poll_action() else {
+        panic!("the rest is to be covered")
+    };
+    core.flush_done(flush.id, Ok(()));
+    assert_eq!((core.offsets().written, core.offsets().durable), (10_100, 10_100));
+    put(&mut core, 5_000, 4);
+    let write = next_write(&mut core).expect("beyond once more");
+    core.set_bulk(false);
+    assert!(!matches!(core.poll_action(), Some(Action::Zero(_))), "they would overwrite it");
+    core.write_done(write.id, Ok(()));
+    let Some(Action::Flush(flush)) = core.poll_action() else { panic!("it counts then") };
+    assert_eq!(core.offsets().written, 10_100);
+    core.flush_done(flush.id, Ok(()));
+    assert_eq!((core.offsets().written, core.offsets().durable), (15_100, 15_100));
+    // From here on zeros go first again.
+    put(&mut core, 5_000, 5);
+    let Some(Action::Zero(zero)) = core.poll_action() else { panic!("zeros come first") };
+    assert_eq!((zero.from, zero.to), (16_384, 24_576));
+    core.zero_done(zero.id, Ok(()));
+    let write = next_write(&mut core).expect("into zeros");
+    core.write_done(write.id, Ok(()));
+    assert_eq!(core.offsets().written, 20_100);
+}
+
+#[test]
 fn a_write_never_crosses_the_zeroed_frontier() {
     let config = CoreConfig {
         zero_ahead: true,

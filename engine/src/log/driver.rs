@@ -87,14 +87,14 @@ impl Shell {
 
     fn wrote(&self, write: &WriteAction<PooledBuf>, result: io::Result<()>) {
         let ok = result.is_ok();
-        let offsets = {
+        let (offsets, on_device) = {
             let mut core = self.core.borrow_mut();
             core.write_done(write.id, result);
             let offsets = core.offsets();
             if offsets.written - offsets.durable >= self.config.flush_bytes {
                 core.request_flush();
             }
-            offsets
+            (offsets, core.on_device())
         };
         self.trace.write_ends(ok.then_some(offsets.written));
         if ok {
@@ -107,7 +107,7 @@ impl Shell {
         self.pump();
         self.progress();
         if ok && self.config.block_crcs {
-            self.fold(write, offsets.written);
+            self.fold(write, on_device);
         }
     }
 

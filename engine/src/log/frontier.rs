@@ -118,6 +118,14 @@ impl Frontier {
         }
     }
 
+    /// Log writes went on behind the frontier without zeros, and a flush has covered them up to `to`.
+    pub(super) fn flushed(&mut self, to: u64) {
+        if to > self.reached {
+            self.reached = to;
+            self.join();
+        }
+    }
+
     /// A frontier that reached a ready segment's start continues with what that segment has.
     fn join(&mut self) {
         while let Some((start, reached)) = self.ahead.front().copied() {

@@ -51,6 +51,10 @@ pub(crate) enum Job {
     Save { id: u64, bytes: Vec<u8> },
     /// Replace the state file, for somebody who awaits it.
     SaveNow { id: u64, bytes: Vec<u8> },
+    /// Note that a stock broker was here, durably.
+    NoteVisit { id: u64 },
+    /// Remove that note, durably.
+    SettleVisit { id: u64 },
     /// Flush whole segments and the commit log directory.
     SyncSegments { id: u64, starts: Vec<u64> },
     /// Take a segment out of the log and remove it.

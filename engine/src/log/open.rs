@@ -83,7 +83,7 @@ impl LogConfig {
 pub struct Opened {
     /// The planner's result: end of the log, where to redo derived data from, clean or not, what was cut.
     pub recovered: Recovered,
-    /// A stock broker ran on this store since RingMQ last did.
+    /// A stock broker ran on this store since RingMQ last did, or since [`Log::settle_visit`] was called for the last time.
     pub stock_was_here: bool,
     /// No direct I/O here: no level but `memory` may be claimed.
     pub buffered: bool,
@@ -162,6 +162,10 @@ impl Opening {
         let device = Device::open(&self.layout, self.config.seam.clone()).await?;
         self.check_fixed(&found)?;
         let stock_was_here = self.stock_was_here(&found);
+        if stock_was_here && !found.visited {
+            // Before the store is marked as ours: from then on nothing else tells of it, and others have files that are worthless now.
+            self.calls.call(|id| Job::NoteVisit { id }).await?;
+        }
         let state = found.state.filter(|_| !stock_was_here);
         let table =
             Table::new(self.layout.clone(), self.config.core.segment_size, found.segments.clone());
@@ -173,7 +177,7 @@ impl Opening {
             self.calls.call(|id| Job::CutCrc { id, from }).await?;
         }
         let opened = Opened {
-            stock_was_here,
+            stock_was_here: stock_was_here || found.visited,
             buffered: found.buffered,
             fresh: found.segments.is_empty(),
             own_state: state.is_some(),

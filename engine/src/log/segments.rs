@@ -24,6 +24,8 @@ pub(crate) struct Layout {
     pub(crate) crc: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) probe: PathBuf,
+    /// Says that a stock broker was here, until all that has to know does.
+    pub(crate) visited: PathBuf,
 }
 
 impl Layout {
@@ -36,6 +38,7 @@ impl Layout {
             crc: ringmq.join("crc"),
             state: ringmq.join("state"),
             probe: ringmq.join("probe"),
+            visited: ringmq.join("visited"),
             ringmq,
         }
     }
@@ -78,6 +81,8 @@ pub(crate) struct Found {
     pub(crate) checkpoint: CheckpointTimes,
     /// `<store>/abort` is there: the last stop was not clean.
     pub(crate) abort: bool,
+    /// A stock broker was here, and not all that has to know of it did when the last process ended.
+    pub(crate) visited: bool,
     /// The file system lives in memory or knows no direct I/O.
     pub(crate) buffered: bool,
     /// Files removed or left-overs found, one line each.
@@ -141,12 +146,13 @@ pub(crate) fn set_up(
         .transpose()?;
     let checkpoint = read_checkpoint(files, &layout.store.join("checkpoint"), &mut repairs)?;
     let abort = files.read_small(&layout.store.join("abort"), 1)?.is_some();
+    let visited = files.read_small(&layout.visited, 1)?.is_some();
     if let Some(state) = state.filter(|_| abort) {
         for segment in segments.iter().filter(|s| s.start + s.bytes > state.log.durable) {
             files.outlast_writes(&layout.segment(segment.start))?;
         }
     }
-    Ok(Found { segments, state, checkpoint, abort, buffered, repairs, trash })
+    Ok(Found { segments, state, checkpoint, abort, visited, buffered, repairs, trash })
 }
 
 /// Writes the probe: the first file that a reactor opens for direct I/O on this device. glommio reads its first block

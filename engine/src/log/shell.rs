@@ -220,6 +220,14 @@ impl Log {
         self.0.core.borrow_mut().follow(from, len_max, fill)
     }
 
+    /// All that a stock broker's visit made worthless is durably so: the next opening tells no more of it.
+    ///
+    /// # Errors
+    /// I/O errors; it is told again then.
+    pub async fn settle_visit(&self) -> Result<(), LogError> {
+        self.0.calls.call(|id| Job::SettleVisit { id }).await.map(|_| ())
+    }
+
     /// Has an empty log begin at another segment's start, as that of a slave that joins late does. Returns when bytes are taken there.
     ///
     /// # Errors
@@ -277,6 +285,13 @@ impl Log {
 
     /// Starts a write if there is something to write and none in flight. Cheap: call it once per turn.
     pub fn kick(&self) {
+        self.0.pump();
+    }
+
+    /// Whether much comes at once and nobody waits for each part of it: then no zeros go ahead of it, so that each byte is written once
+    /// instead of twice, and what is written counts as written when a flush has covered it.
+    pub fn set_bulk(&self, bulk: bool) {
+        self.0.core.borrow_mut().set_bulk(bulk);
         self.0.pump();
     }
 

@@ -8,6 +8,8 @@ pub struct Switches {
     pub skip_flush: bool,
     /// Write beyond the zeroed frontier.
     pub skip_frontier: bool,
+    /// Call what went beyond the frontier written before a flush covers it.
+    pub skip_loose: bool,
     /// Leave the bytes behind the cut as they are.
     pub skip_zero_after_cut: bool,
     /// Show records that aren't written yet.

@@ -25,6 +25,8 @@ use super::{
     sidecar::{self, CrcBatch},
 };
 
+/// For whoever looks into the directory.
+const VISIT_NOTE: &[u8] = b"A stock broker was on this store: what it made worthless is being forgotten. Don't remove this file.\n";
 /// How long after a failure the reactor is told to try again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bytes by which a file to be removed is shortened at a time: a large unlink blocks the file system's journal.
@@ -165,6 +167,24 @@ impl Worker {
             Job::SaveNow { id, bytes } => {
                 let s = &self.settings;
                 let result = s.files.replace(&s.layout.state, &bytes);
+                self.done(id, result.map(|()| Outcome::Nothing));
+            }
+            Job::NoteVisit { id } => {
+                let s = &self.settings;
+                let result = s.files.replace(&s.layout.visited, VISIT_NOTE);
+                self.done(id, result.map(|()| Outcome::Nothing));
+            }
+            Job::SettleVisit { id } => {
+                let s = &self.settings;
+                let gone = match s.files.unlink(&s.layout.visited) {
+                    Err(LogError::Io { source, .. })
+                        if source.kind() == io::ErrorKind::NotFound =>
+                    {
+                        Ok(())
+                    }
+                    other => other,
+                };
+                let result = gone.and_then(|()| s.files.sync_dir(&s.layout.ringmq));
                 self.done(id, result.map(|()| Outcome::Nothing));
             }
             Job::SyncSegments { id, starts } => {

@@ -150,6 +150,15 @@ impl Shard {
         Ok(())
     }
 
+    /// What a stock broker's visit ([`crate::log::Opened::stock_was_here`]) made worthless is durably so: until then each opening tells of
+    /// it.
+    ///
+    /// # Errors
+    /// [`ShardError`]: the next opening tells of it again.
+    pub async fn settle_visit(&self) -> Result<(), ShardError> {
+        Ok(self.log().settle_visit().await?)
+    }
+
     /// Bytes of a segment.
     pub fn segment_bytes(&self) -> u64 {
         self.config.segment_bytes

@@ -150,6 +150,14 @@ fn a_lock_file_that_somebody_else_wrote_is_a_stock_brokers_visit() {
         log.close().await.unwrap();
         drop(lock);
 
+        // Whoever had to forget something did not come to it.
+        let (lock, config) = locked(&store);
+        let (log, opened) = Log::open(config).await.unwrap();
+        assert!(opened.stock_was_here && opened.own_state, "the log itself is ours again");
+        log.settle_visit().await.unwrap();
+        log.close().await.unwrap();
+        drop(lock);
+
         let (_lock, config) = locked(&store);
         let (log, opened) = Log::open(config).await.unwrap();
         assert!(!opened.stock_was_here, "known from now on");

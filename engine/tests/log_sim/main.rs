@@ -102,6 +102,7 @@ fn assert_everything_happened(counts: &Counts) {
         counts.seen_lost_at_write,
         counts.states_lost,
         counts.settled,
+        counts.loose,
     ];
     assert!(least.iter().all(|count| *count >= 50), "something hardly happened: {counts:?}");
 }
@@ -143,6 +144,15 @@ fn a_missing_frontier_is_noticed() {
         "the frontier",
         Look::AsAUser,
         Switches { skip_frontier: true, ..Default::default() },
+    );
+}
+
+#[test]
+fn a_missing_wait_for_the_flush_of_bulk_writes_is_noticed() {
+    assert_noticed(
+        "the wait for the flush of what went beyond the frontier",
+        Look::AsAUser,
+        Switches { skip_loose: true, ..Default::default() },
     );
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct Counts {
     pub(crate) seen_lost_at_write: u64,
     pub(crate) states_lost: u64,
     pub(crate) settled: u64,
+    /// Moments at which something was on the device and did not count as written yet.
+    pub(crate) loose: u64,
 }
 
 impl Counts {
@@ -80,6 +82,7 @@ impl Counts {
         self.seen_lost_at_write += other.seen_lost_at_write;
         self.states_lost += other.states_lost;
         self.settled += other.settled;
+        self.loose += other.loose;
     }
 }
 
@@ -108,6 +111,8 @@ pub(crate) struct World {
     /// Queues used, and the record lengths that senders choose from.
     queues: u64,
     lengths: Vec<usize>,
+    /// In some worlds much comes at once now and then, by dice of their own: it changes nothing in the others.
+    bulk: Option<Rng>,
     /// Percent of operations that fail in this life.
     fault_percent: u64,
     trace: u64,
@@ -148,6 +153,7 @@ impl World {
             config,
             lengths,
             in_flight: Vec::new(),
+            bulk: (seed % 4 == 3).then(|| Rng::new(!seed)),
             fault_percent: 0,
             trace: 0,
             verbose,
@@ -411,6 +417,12 @@ impl World {
         if self.rng.chance(10) {
             core.retry();
         }
+        if let Some(rng) = &mut self.bulk
+            && rng.chance(4)
+        {
+            core.set_bulk(rng.chance(50));
+        }
+        self.counts.loose += u64::from(core.offsets().written < core.on_device());
         if self.rng.chance(20) {
             self.read(core, born_at)?;
         }
