@@ -104,7 +104,7 @@ impl TermStore {
         list.expire(log.min);
         if log.stock_was_here && !list.is_empty() {
             list.forget_ids();
-            // At once: nobody will know at the next start that it was here.
+            // Before the visit is settled: a later start would not know of it.
             let forgotten = vec![(paths.ids.clone(), TermList::encode_no_ids(floor))];
             Save { files: forgotten }.run()?;
             notes.push("a stock broker was here: the terms of this log prove nothing any more, it is compared byte for byte before it follows another".to_owned());

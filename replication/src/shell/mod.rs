@@ -3,6 +3,7 @@
 use crc32c::crc32c_append;
 use ringmq_engine::log::{Log, LogError};
 
+mod acquaintance;
 mod buffer;
 mod feed;
 pub mod master;

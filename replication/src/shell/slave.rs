@@ -19,12 +19,13 @@ use futures_lite::future::yield_now;
 use futures_lite::io::AsyncRead;
 use glommio::net::TcpStream;
 use glommio::timer::{Timer, sleep};
-use ringmq_engine::log::{AppendError, FollowError, LogError};
+use ringmq_engine::log::{AppendError, FollowError, Log, LogError};
 use ringmq_engine::shard::{Shard, ShardError};
 use ringmq_engine::store::{StoreError, WorkerGone};
 use ringmq_net::client::{ClientError, resolve};
 use ringmq_net::ha_term_frame::Capabilities;
 
+use super::acquaintance::{Acquaintance, Manner};
 use super::buffer::Buffer;
 use super::crc_of;
 use super::socket::Outgoing;
@@ -44,6 +45,9 @@ const FRAME_STEP: usize = 64 << 10;
 const AHEAD: usize = 8 << 10;
 /// The same for a body.
 const BODY_STEP: usize = 256 << 10;
+/// A log that is so far behind is written in bulk, until it is nearly there.
+const BULK_FROM_BYTES: u64 = 32 << 20;
+const BULK_TO_BYTES: u64 = 4 << 20;
 /// Reports that a master does not take.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
@@ -195,10 +199,7 @@ pub struct Slave {
     master: RefCell<Option<SocketAddr>>,
     /// The same as the broker called it.
     followed: RefCell<Option<String>>,
-    /// The HA port whose master has answered a hello.
-    ringmq: RefCell<Option<String>>,
-    /// The one whose master could not be asked, and did not answer.
-    silent: RefCell<Option<String>>,
+    known: RefCell<Acquaintance>,
     /// The present or last connection's master has welcomed this slave.
     welcomed: Cell<bool>,
     /// What the present or last master granted, if it is a RingMQ node.
@@ -251,11 +252,23 @@ struct Talk {
     next: Next,
     /// The log has no room for what comes next.
     full: bool,
+    /// The log is written in bulk.
+    bulk: bool,
 }
 
 impl Talk {
     fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What is far behind is written in bulk: nobody waits for a part of it.
+    fn hurry(&mut self, log: &Log) {
+        let behind = self.session.master_end().saturating_sub(log.appended());
+        let bulk = behind >= if self.bulk { BULK_TO_BYTES } else { BULK_FROM_BYTES };
+        if bulk != self.bulk {
+            self.bulk = bulk;
+            log.set_bulk(bulk);
+        }
     }
 }
 
@@ -269,8 +282,7 @@ impl Slave {
             state: RefCell::new(SlaveState::NoMaster),
             master: RefCell::new(None),
             followed: RefCell::new(None),
-            ringmq: RefCell::new(None),
-            silent: RefCell::new(None),
+            known: RefCell::default(),
             welcomed: Cell::new(false),
             granted: Cell::new(None),
             master_term: Cell::new(None),
@@ -434,7 +446,9 @@ impl Slave {
                     self.note(SlaveState::Diverged(why));
                 }
                 Err(why) => {
-                    self.learn_from(&addr, &why);
+                    if let End::Trouble(why) = &why {
+                        self.known.borrow_mut().ended(&addr, why, self.welcomed.get());
+                    }
                     self.note(SlaveState::Connecting(Some(format!("{addr}: {why}"))));
                 }
             }
@@ -443,29 +457,13 @@ impl Slave {
         }
     }
 
-    /// What the end of a connection tells of the master's kind.
-    fn learn_from(&self, addr: &str, why: &End) {
-        match why {
-            // A stock master heeds its own pace: its heartbeat, which is no frame, may come sooner than a hello is given up.
-            // A RingMQ master's frame that came damaged tells nothing.
-            End::Trouble(Trouble::NotRingMq | Trouble::Frame(_)) if !self.welcomed.get() => {
-                *self.silent.borrow_mut() = Some(addr.to_owned());
-            }
-            // Whoever is there now may be another one: it is asked again.
-            End::Trouble(Trouble::Silent(_)) => *self.ringmq.borrow_mut() = None,
-            _ => {}
-        }
-    }
-
     async fn follow(&self, addr: &str, upstream: &impl Upstream) -> Result<(), End> {
-        let is = |known: &RefCell<Option<String>>| known.borrow().as_deref() == Some(addr);
         // Asked each time: another broker may be there by now. A stock one never gets a byte that is not stock's, if it can be asked.
         let kind = upstream.kind(addr).await;
         if let MasterKind::OtherShards { own, master } = kind {
             return Err(Trouble::Shards { own, master }.into());
         }
-        let silent = kind == MasterKind::Unknown && is(&self.silent) && !is(&self.ringmq);
-        let known = kind == MasterKind::RingMq || is(&self.ringmq);
+        let manner = self.known.borrow_mut().meet(addr, kind);
         // What the last connection brought is held before that is said.
         self.settle().await?;
         let mut last = End::Closed;
@@ -477,12 +475,13 @@ impl Slave {
                     self.connections.set(self.connections.get() + 1);
                     // A delayed report would delay sends; not worth more than a slow connection.
                     let _ = stream.set_nodelay(true);
-                    let speech = match kind {
-                        MasterKind::Stock => self.stock_speech(true, upstream).await?,
-                        MasterKind::Unknown if silent => self.stock_speech(false, upstream).await?,
-                        _ => Speech::Terms { known },
+                    let speech = match manner {
+                        Manner::Stock { asked } => self.stock_speech(asked, upstream).await?,
+                        Manner::Hello { known } => Speech::Terms { known },
                     };
-                    return self.talk(&mut stream, addr, speech, upstream).await;
+                    let ended = self.talk(&mut stream, addr, speech, upstream).await;
+                    self.shard.log().set_bulk(false);
+                    return ended;
                 }
                 Err(glommio::GlommioError::IoError(error)) => last = error.into(),
                 Err(other) => last = io::Error::other(other.to_string()).into(),
@@ -559,6 +558,7 @@ impl Slave {
             body: Buffer::default(),
             next: Next::Wait,
             full: false,
+            bulk: false,
         };
         self.welcomed.set(false);
         self.granted.set(None);
@@ -578,6 +578,7 @@ impl Slave {
                 log.request_flush();
             }
             self.act(&mut talk, addr, upstream).await?;
+            talk.hurry(log);
             let woke = poll_fn(|cx| self.poll(&mut talk, stream, changed.as_mut(), &mut tick, cx));
             match woke.await? {
                 Woke::Received(len) => {
@@ -625,8 +626,7 @@ impl Slave {
                     self.reached.set(true);
                     self.failures.set(0);
                     if terms {
-                        *self.ringmq.borrow_mut() = Some(addr.to_owned());
-                        *self.silent.borrow_mut() = None;
+                        self.known.borrow_mut().is_ringmq(addr);
                     }
                     self.note(SlaveState::Following);
                 }
