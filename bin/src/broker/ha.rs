@@ -1,7 +1,7 @@
 //! High availability of one shard: the HA port of a master, the connection of a slave, and what both mean to requests.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use ringmq_replication::terms::Term;
 
 use super::Broker;
 use super::cut::CutNote;
+use super::masters_groups::MastersGroups;
 use super::metadata::{Unasked, ask, port_below};
 use super::signal::Signal;
 use super::stream_metadata::Touched;
@@ -53,8 +54,8 @@ pub(super) struct Ha {
     heard: RefCell<Heard>,
     /// The version of the master's topics that this slave has taken over.
     pub(super) topics_taken: Cell<Option<DataVersion>>,
-    /// The groups of the master that it has taken over. Others may be here: consumers make them while the master is away.
-    pub(super) groups_taken: RefCell<Option<HashSet<String>>>,
+    /// The groups of the master that it has taken over.
+    pub(super) masters_groups: MastersGroups,
 }
 
 /// What a name server tells a slave of its master.
@@ -85,7 +86,12 @@ impl Followed {
 }
 
 impl Ha {
-    pub(super) fn new(terms: Rc<TermStore>, cut: Option<CutNote>, untold: Untold) -> Self {
+    pub(super) fn new(
+        terms: Rc<TermStore>,
+        cut: Option<CutNote>,
+        untold: Untold,
+        masters_groups: MastersGroups,
+    ) -> Self {
         Ha {
             terms,
             touched: Touched::default(),
@@ -96,7 +102,7 @@ impl Ha {
             slave: OnceCell::new(),
             heard: RefCell::default(),
             topics_taken: Cell::new(None),
-            groups_taken: RefCell::new(None),
+            masters_groups,
         }
     }
 
@@ -534,8 +540,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let found = LogFound { min: 0, end: 0, stock_was_here: false };
         let terms = TermStore::load(&StoreLayout::new(dir.path()), found).expect("no files");
-        let untold = Untold::load(&StoreLayout::new(dir.path()), false).expect("no file");
-        let ha = Ha::new(Rc::new(terms.0), None, untold);
+        let layout = StoreLayout::new(dir.path());
+        let untold = Untold::load(&layout, false).expect("no file");
+        let ha = Ha::new(Rc::new(terms.0), None, untold, MastersGroups::load(&layout));
         ha.hear_of_master(None, None);
         assert_eq!(ha.master_addr(), None);
         ha.hear_of_master(Some("10.0.0.1:10911"), Some("10.0.0.1:10912"));

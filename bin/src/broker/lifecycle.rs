@@ -31,6 +31,7 @@ use super::cut::finish_cut;
 use super::files::{Paths, Tables};
 use super::ha::Ha;
 use super::lag::Lags;
+use super::masters_groups::MastersGroups;
 use super::meters::Reason;
 use super::observe::Opening;
 use super::rare_log::RareLog;
@@ -201,6 +202,14 @@ impl Broker {
         if config.role != Role::Slave {
             untold.give_up(&mut tables.offsets, &saver, &paths)?;
         }
+        let masters_groups = MastersGroups::load(shard.layout());
+        if config.role != Role::Slave || report.log.stock_was_here {
+            masters_groups.forget()?;
+        }
+        if report.log.stock_was_here {
+            // Whatever that one made worthless is durably so.
+            shard.settle_visit().await.map_err(|error| error.to_string())?;
+        }
         audit_offsets(&tables.offsets, &shard);
         audit_topics(&tables, &shard, report.log.fresh);
         let absent = !tables.absent.is_empty();
@@ -255,7 +264,7 @@ impl Broker {
             config_changes: Cell::new(0),
             config_version: RefCell::new(format!("{{\"counter\":0,\"timestamp\":{now_ms}}}")),
             registrations: Registrations::new(&config.namesrv_addrs),
-            ha: Ha::new(terms, cut, untold),
+            ha: Ha::new(terms, cut, untold, masters_groups),
             saver,
             paths,
             promised: Promised::default(),

@@ -1,7 +1,6 @@
 //! A slave's copy of its master's topics, groups and progress, by RocketMQ's requests and at its pace (stock 4.9.8): topics at the
 //! master's VIP port, the rest at its port, one after the other, each on its own. A RingMQ master says when there is something to ask for.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -69,17 +68,25 @@ impl Broker {
         // What comes with the log is newer than any answer.
         let offsets =
             if self.ha.metadata_comes() { Ok(()) } else { self.copy_offsets(master, addr).await };
+        let topics = self.copy_topics(master, addr).await;
+        let delays = self.copy_delay(master, addr).await;
+        let groups = self.copy_groups(master, addr).await;
+        // Before, it is not known what the master has no more.
+        let known = topics.is_ok() && groups.is_ok();
         let outcomes = [
-            ("topics", self.copy_topics(master, addr).await),
+            ("topics", topics),
             ("consumer offsets", offsets),
-            ("delay offsets", self.copy_delay(master, addr).await),
-            ("consumer groups", self.copy_groups(master, addr).await),
+            ("delay offsets", delays),
+            ("consumer groups", groups),
         ];
         for (what, outcome) in outcomes {
             if let Err(why) = outcome {
                 let why = format!("{what} of {addr}: {why}");
                 self.rare_log.warn("taking over the master's tables, trying on", &why);
             }
+        }
+        if !known {
+            return;
         }
         // May take long, and nothing else waits for it.
         if let Err(why) = self.hand_over_progress(master, addr).await {
@@ -233,20 +240,17 @@ impl Broker {
     async fn copy_groups(&self, master: &Followed, addr: &str) -> Result<(), String> {
         let body = self.ask_master(master, addr, request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG).await?;
         let table = groups::parse_file(&body).map_err(|error| error.to_string())?;
-        let taken = self.ha.groups_taken.borrow().is_some();
-        if !taken || table.data_version != self.groups.borrow().version() {
-            let names: HashSet<String> =
-                table.groups.iter().map(|group| group.group_name.clone()).collect();
-            let before = self.ha.groups_taken.take().unwrap_or_default();
-            let mut dropped = false;
-            for gone in before.difference(&names) {
-                dropped |= self.ha.untold.forget_group(gone);
+        let known = &self.ha.masters_groups;
+        if !known.are_taken() || table.data_version != self.groups.borrow().version() {
+            let gone = known.gone(&table);
+            for group in &gone {
+                self.ha.untold.forget_group(group);
             }
-            *self.ha.groups_taken.borrow_mut() = Some(names);
+            if !gone.is_empty() && !self.untold_is_saved().await {
+                return Err("what is not told of deleted groups is not saved yet".to_owned());
+            }
+            known.take(&table, &self.saver);
             self.groups.borrow_mut().replace(table);
-            if dropped {
-                self.untold_is_saved().await;
-            }
             self.save_groups();
         }
         Ok(())

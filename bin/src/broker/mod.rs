@@ -47,6 +47,7 @@ mod files;
 mod ha;
 mod lag;
 mod lifecycle;
+mod masters_groups;
 mod metadata;
 mod meters;
 mod observe;

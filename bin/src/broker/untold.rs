@@ -104,7 +104,7 @@ impl Untold {
                 entries = untold.len(),
                 "another broker was on this store since: what was committed here before is not told to the master"
             );
-            // At once: nobody will know at the next start that it was here.
+            // Before the visit is settled: a later start would not know of it.
             untold.forget()?;
         }
         Ok(untold)

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::ha::{
-    Pair, QUICK, assert_has_acknowledged, await_streaming, await_text, number,
+    CAUGHT_UP_MAX, Pair, QUICK, assert_has_acknowledged, await_caught_up, await_streaming,
+    await_text, number,
 };
 use crate::support::link::Link;
 use crate::support::load::Load;
 use crate::support::random::Random;
-use crate::support::wire::Conn;
+use crate::support::wire::{Conn, eventually};
 use crate::support::{Options, rounds, tempdir};
 use crate::sync::send_one;
 use crate::{QUEUES, TOPIC, journal, send, small_segments, spec};
@@ -137,6 +138,43 @@ fn no_weather_and_no_kill_costs_what_a_synchronous_master_acknowledged() {
         assert_has_acknowledged(&pair.master, TOPIC, QUEUES, &journal);
         assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal);
     }
+}
+
+/// The master's requests are answered nowhere here: where they are asked for, one below the link's port, nobody listens.
+#[test]
+fn a_damaged_frame_of_a_master_that_dies_right_after_is_named_once_and_asked_for_again_when_it_is_back()
+ {
+    let dir = tempdir("ha-damaged-link");
+    let journal = journal(&dir);
+    let (mut pair, link) = linked(dir.path(), "async-master", small_segments());
+    send(&pair.master, &journal, 500);
+    pair.await_caught_up();
+    let at = pair.slave.address(0);
+    let end = |at| number(at, "commitLogMaxOffset").expect("a log's end");
+    let held = end(at);
+    // Nothing is under way: the first chunk of more than a heartbeat or a report is a frame with records.
+    link.damage(1_000);
+    send(&pair.master, &journal, 500);
+    assert!(!link.is_to_damage());
+    let tries = || number(at, "ringmqHaFailures").expect("a number");
+    let tried = eventually(CAUGHT_UP_MAX, || (tries() > 3).then_some(()));
+    assert!(tried.is_some(), "it tries again");
+    await_text(at, "ringmqHaState", |state| state.starts_with("connecting"));
+    assert!(held <= end(at) && end(at) < end(pair.master.address(0)), "it has what came before");
+    let mut named = || {
+        let text = pair.slave.process().log_text();
+        text.lines().filter(|line| line.contains("came damaged")).count()
+    };
+    assert_eq!(named(), 1, "once, however often it tries");
+    pair.master.sigkill();
+    pair.master.start();
+    link.heal();
+    await_caught_up(pair.master.address(0), at);
+    assert_eq!(named(), 1);
+    // By the same frames, not by stock's.
+    await_text(at, "ringmqHaProtocol", |protocol| protocol == "terms");
+    pair.compare_logs();
+    assert_has_acknowledged(&pair.slave, TOPIC, QUEUES, &journal);
 }
 
 /// Twice as much as the sockets on the way can hold is sent behind a link that carries nothing.

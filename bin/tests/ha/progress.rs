@@ -179,3 +179,81 @@ fn no_progress_is_saved_before_it_is_saved_that_the_master_is_to_be_told_of_it()
     reached(&pair.master, "others", "0", 40);
     assert_eq!(progress(&pair.master, "readers", "0"), Some(10));
 }
+
+/// Makes a consumer group as an administrator does.
+fn make_group(broker: &Broker, group: &str) {
+    let config =
+        format!("{{\"groupName\":\"{group}\",\"consumeEnable\":true,\"retryQueueNums\":1}}");
+    let mut conn = Conn::open(broker.address(0)).expect("a connection");
+    let made = conn.call(code::UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, &[], config.as_bytes());
+    assert_eq!(made.expect("a reply").code, 0);
+}
+
+#[test]
+fn progress_of_a_group_that_was_deleted_while_the_slave_was_down_stays_gone_until_somebody_commits()
+{
+    let dir = tempdir("ha-untold-deleted");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    for group in ["readers", "others"] {
+        make_group(&pair.master, group);
+    }
+    stream::await_topic_at(&pair.slave);
+    let file = pair.slave.store_dir().join("ringmq/masters-groups");
+    let known = eventually(CAUGHT_UP_MAX, || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        ["readers", "others"].iter().all(|group| text.contains(group)).then_some(())
+    });
+    assert!(known.is_some(), "the master's groups are not in {}", file.display());
+    pair.master.terminate(STOP_MAX);
+    for group in ["readers", "others", "late"] {
+        // The last one is made here, and never was the master's.
+        stream::commit(&pair.slave, group, "0", "40");
+        await_in_file(&pair.slave, group, true);
+    }
+    pair.slave.sigkill();
+    pair.master.start();
+    let mut conn = Conn::open(pair.master.address(0)).expect("a connection");
+    let gone = [("groupName", "readers"), ("cleanOffset", "true")];
+    let deleted = conn.call(code::DELETE_SUBSCRIPTION_GROUP, &gone, &[]).expect("a reply");
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+    pair.slave.start();
+    reached(&pair.master, "others", "0", 40);
+    reached(&pair.master, "late", "0", 40);
+    await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
+    assert_ne!(progress(&pair.master, "readers", "0"), Some(40));
+    await_in_file(&pair.slave, "readers", false);
+    // From here on it is a group as any other, at either side.
+    stream::commit(&pair.slave, "readers", "0", "30");
+    reached(&pair.master, "readers", "0", 30);
+    stream::commit(&pair.master, "readers", "0", "7");
+    reached(&pair.slave, "readers", "0", 7);
+}
+
+#[test]
+fn a_stock_brokers_visit_is_not_forgotten_by_a_start_that_is_cut_off() {
+    let dir = tempdir("ha-untold-visit");
+    let mut pair = Pair::start(dir.path(), "async-master", QUICK, Options::default());
+    pair.master.create_topic(TOPIC, QUEUES);
+    stream::await_topic_at(&pair.slave);
+    pair.master.terminate(STOP_MAX);
+    stream::commit(&pair.slave, "readers", "0", "40");
+    await_in_file(&pair.slave, "readers", true);
+    pair.slave.terminate(STOP_MAX);
+    // What a stock broker writes into the store that it opens; consumers may have gone back there.
+    std::fs::write(pair.slave.store_dir().join("lock"), "lock").expect("the lock file");
+    // The start ends where what was to be told is to be emptied: by then the store is marked as RingMQ's again.
+    let blocked = pair.slave.store_dir().join("ringmq/untold-offsets.tmp");
+    std::fs::create_dir(&blocked).expect("a directory");
+    pair.slave.spawn();
+    let ended = pair.slave.process().wait(STOP_MAX).expect("it does not serve");
+    assert!(!ended.success(), "{}", pair.slave.process().log_text());
+    std::fs::remove_dir(&blocked).expect("a directory");
+    pair.master.start();
+    pair.slave.start();
+    stream::commit(&pair.slave, "round", "0", "1");
+    reached(&pair.master, "round", "0", 1);
+    await_text(pair.slave.address(0), "ringmqHaUntold", |untold| untold == "0");
+    assert_ne!(progress(&pair.master, "readers", "0"), Some(40));
+    assert!(!pair.slave.store_dir().join("ringmq/visited").exists(), "it is dealt with");
+}

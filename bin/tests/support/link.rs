@@ -40,6 +40,10 @@ struct State {
     rate: Option<u64>,
     /// One packet in so many is lost, and comes when it is sent again.
     losses: Option<u64>,
+    /// The next chunk of at least so many bytes is damaged.
+    damages: Option<usize>,
+    /// Whoever connects is sent away.
+    closed: bool,
     /// Grows when all connections are to be reset.
     era: u64,
 }
@@ -103,7 +107,15 @@ impl Link {
     pub fn to(target: SocketAddr) -> Link {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port for the link");
         let address = listener.local_addr().expect("the link's address");
-        let state = State { cut: false, delay: Duration::ZERO, rate: None, losses: None, era: 0 };
+        let state = State {
+            cut: false,
+            delay: Duration::ZERO,
+            rate: None,
+            losses: None,
+            damages: None,
+            closed: false,
+            era: 0,
+        };
         let weather = Arc::new(Weather {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -115,6 +127,9 @@ impl Link {
             while let Ok((near, _)) = listener.accept() {
                 if sky.ending.load(Ordering::SeqCst) {
                     break;
+                }
+                if sky.lock().closed {
+                    continue;
                 }
                 // Nobody is there: the near side is told so by a close.
                 let Ok(far) = TcpStream::connect(target) else { continue };
@@ -137,7 +152,7 @@ impl Link {
 
     /// It carries again; what was held comes now, as what TCP sends again.
     pub fn heal(&self) {
-        self.weather.set(|state| state.cut = false);
+        self.weather.set(|state| (state.cut, state.closed) = (false, false));
     }
 
     /// Each byte arrives this much later than it was sent, one way.
@@ -153,6 +168,17 @@ impl Link {
     /// One packet in so many is lost on its way: it comes when TCP has sent it again, and all behind it then.
     pub fn lose(&self, one_in: Option<u64>) {
         self.weather.set(|state| state.losses = one_in);
+    }
+
+    /// The next chunk of at least so many bytes, whichever way it goes, comes with one bit turned over, as no TCP checksum noticed. From
+    /// then on whoever connects is sent away, until it heals.
+    pub fn damage(&self, at_least: usize) {
+        self.weather.set(|state| state.damages = Some(at_least));
+    }
+
+    /// Whether what [`Link::damage`] asked for is still to come.
+    pub fn is_to_damage(&self) -> bool {
+        self.weather.lock().damages.is_some()
     }
 
     /// Every connection ends; what was on its way is lost.
@@ -266,6 +292,12 @@ fn read_side(mut from: &TcpStream, pipe: &Pipe, weather: &Weather) {
             Ok(0) | Err(_) => return,
             Ok(len) => {
                 chunk.truncate(len);
+                let mut state = weather.lock();
+                if state.damages.take_if(|at_least| len >= *at_least).is_some() {
+                    state.closed = true;
+                    chunk[len / 2] ^= 1;
+                }
+                drop(state);
                 last = weather.lock().arrival(last, len, &mut random);
                 pipe.put(last, chunk);
             }

@@ -16,6 +16,7 @@ pub mod code {
     pub const CONSUMER_SEND_MSG_BACK: i32 = 36;
     pub const UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: i32 = 200;
     pub const GET_ALL_SUBSCRIPTION_GROUP_CONFIG: i32 = 201;
+    pub const DELETE_SUBSCRIPTION_GROUP: i32 = 207;
     pub const GET_MAX_OFFSET: i32 = 30;
     pub const GET_MIN_OFFSET: i32 = 31;
     pub const HEART_BEAT: i32 = 34;
