@@ -140,6 +140,7 @@ impl Broker {
     /// A connection went away: its clients leave their groups, its pulls stop waiting.
     pub(super) fn on_close(&self, conn: &Rc<Conn>) {
         self.waiters.borrow_mut().close_conn(conn.id());
+        self.late.borrow_mut().close_conn(conn.id());
         self.end_calls(conn);
         let told = self.clients.borrow_mut().close_conn(conn.id());
         self.notify_members(told);

@@ -31,6 +31,7 @@ use super::cut::finish_cut;
 use super::files::{Paths, Tables};
 use super::ha::Ha;
 use super::lag::Lags;
+use super::late::LatePulls;
 use super::masters_groups::MastersGroups;
 use super::meters::Reason;
 use super::observe::Opening;
@@ -157,7 +158,7 @@ fn watch(current: &Rc<RefCell<Option<Rc<Broker>>>>, probe: &Arc<Probe>) -> Task<
 
 impl Broker {
     /// Opens the store and reads the configuration.
-    async fn open(
+    pub(super) async fn open(
         config: BrokerConfig,
         settings: &Settings,
         serving: TaskQueueHandle,
@@ -233,6 +234,7 @@ impl Broker {
             woken: RefCell::default(),
             released: RefCell::default(),
             many_released: Signal::default(),
+            late: RefCell::new(LatePulls::new()),
             crowds: Crowds::default(),
             acks: Acks::new(
                 config.store_host,
@@ -254,6 +256,7 @@ impl Broker {
             opening,
             disk: Cell::new(None),
             waiters_changed: Signal::default(),
+            waiters_due_ms: Cell::new(i64::MAX),
             delay_list,
             delay_arrived: Signal::default(),
             reopening: Signal::default(),
@@ -279,7 +282,7 @@ impl Broker {
         Ok(broker)
     }
 
-    fn listen(
+    pub(super) fn listen(
         self: &Rc<Self>,
         limits: &LimitsSection,
         connections_max: u64,
@@ -304,7 +307,7 @@ impl Broker {
         Ok(server)
     }
 
-    fn start_tasks(
+    pub(super) fn start_tasks(
         self: &Rc<Self>,
         serving: TaskQueueHandle,
     ) -> Result<Vec<Task<()>>, glommio::GlommioError<()>> {
@@ -405,6 +408,7 @@ impl Broker {
         while !self.stopped() {
             let now_ms = self.clock.monotonic_ms();
             let next = self.waiters.borrow_mut().next_deadline_ms();
+            self.waiters_due_ms.set(next.unwrap_or(i64::MAX));
             match next {
                 None => self.waiters_changed.wait().await,
                 Some(deadline_ms) if deadline_ms > now_ms => {
@@ -431,7 +435,7 @@ impl Broker {
         self.report_slow_send();
     }
 
-    async fn stop(
+    pub(super) async fn stop(
         self: &Rc<Self>,
         server: &Rc<Server>,
         tasks: Vec<Task<()>>,
@@ -591,6 +595,7 @@ impl ShardListener for Listener {
                 );
             }
         }
+        broker.reach_late();
         broker.run_released();
         broker.flush_replies();
         broker.progressed.raise();

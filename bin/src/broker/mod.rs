@@ -46,6 +46,7 @@ mod delay;
 mod files;
 mod ha;
 mod lag;
+mod late;
 mod lifecycle;
 mod masters_groups;
 mod metadata;
@@ -69,6 +70,8 @@ mod stats;
 mod steps;
 mod stream_metadata;
 mod terms;
+#[cfg(test)]
+mod tests;
 mod tunables;
 mod untold;
 
@@ -83,9 +86,10 @@ use crowds::Crowds;
 use files::Paths;
 use ha::Ha;
 use lag::Lags;
+use late::LatePulls;
 use meters::Reason;
 use observe::Opening;
-use pull::OwnedPull;
+use pull::{LatePull, OwnedPull};
 use rare_log::RareLog;
 use registration::Registrations;
 use relay::Calls;
@@ -149,6 +153,8 @@ struct Broker {
     released: RefCell<VecDeque<Box<OwnedPull>>>,
     /// Raised when there are more of them than one turn runs.
     many_released: Signal,
+    /// Pulls that wait for the write of the gathered turn that brought them.
+    late: RefCell<LatePulls<LatePull>>,
     /// Groups with many members whose members are to be told of a change.
     crowds: Crowds,
     acks: Acks,
@@ -172,8 +178,10 @@ struct Broker {
     /// As last looked at.
     disk: Cell<Option<DiskSpace>>,
 
-    /// Raised when a pull begins to wait: its deadline may be the earliest.
+    /// Raised when a pull begins to wait whose deadline is before [`Broker::waiters_due_ms`].
     waiters_changed: Signal,
+    /// When waiting pulls are looked at by themselves, on the clock of their deadlines.
+    waiters_due_ms: Cell<i64>,
     /// The list that the delay topic's queues are tied to; no pull waits on it.
     delay_list: WaitQueue,
     /// Raised when a message for the delay topic is visible.

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! on_frame ─ checks ─ filter ─ Shard::get ──found──────────────► reply with slices of hot blocks
-//!                                  │ nothing new, may wait
+//!                        │         │ nothing new, may wait
 //!                                  ├──────────► Waiters ──arrived / deadline──► the whole request again
 //!                                  │ not in memory
-//!                                  └──────────► a task: Shard::get_cold ──────► the same from here on
+//!                        │         └──────────► a task: Shard::get_cold ──────► the same from here on
+//!                        └ gathered, and less there than asked for ► LatePulls ──the turn's write──► Shard::get
 //! ```
 
 use std::collections::VecDeque;
@@ -54,6 +55,14 @@ pub(super) struct OwnedPull {
     sub_version: i64,
     expression_type: Option<Box<str>>,
     suspend_ms: i64,
+}
+
+/// A pull after its checks that waits for the write of its turn: see [`LatePulls`](super::late::LatePulls).
+pub(super) struct LatePull {
+    owned: OwnedPull,
+    queue: Rc<Queue>,
+    filter: TagFilter,
+    limits: GetLimits,
 }
 
 /// What a pull needs after its checks, owned or borrowed.
@@ -183,20 +192,97 @@ impl Broker {
     fn run_pull(self: &Rc<Self>, pull: &Pull<'_>, first: bool) -> Result<(), Refusal> {
         let queue = self.check_pull(pull)?;
         let filter = self.pull_filter(&pull.header)?;
-        let offset = pull.header.queue_offset;
         let limits = self.pull_limits(pull.header.max_msg_nums);
-        if first {
+        if !first {
+            return self.read_pull(pull, queue, filter, limits, false);
+        }
+        if self.may_gain(pull, &queue, limits) {
+            let late = LatePull { owned: OwnedPull::new(pull), queue, filter, limits };
+            self.wait_for_turn(late)?;
+        } else {
             self.clock.turn();
             self.turn_pulls.set(self.turn_pulls.get() + 1);
+            self.read_pull(pull, queue, filter, limits, true)?;
         }
-        match self.shard.get(&queue, offset, limits, |code| filter.matches(code)) {
-            Some(result) => self.finish_pull(pull, &queue, filter, result, first),
-            None => self.pull_cold(pull, queue, filter, limits, first)?,
-        }
-        if first {
-            self.note_progress(&pull.header);
-        }
+        self.note_progress(&pull.header);
         Ok(())
+    }
+
+    /// Reads from memory, or has a task read from the device.
+    fn read_pull(
+        self: &Rc<Self>,
+        pull: &Pull<'_>,
+        queue: Rc<Queue>,
+        filter: TagFilter,
+        limits: GetLimits,
+        first: bool,
+    ) -> Result<(), Refusal> {
+        let offset = pull.header.queue_offset;
+        match self.shard.get(&queue, offset, limits, |code| filter.matches(code)) {
+            Some(result) => {
+                self.finish_pull(pull, &queue, filter, result, first);
+                Ok(())
+            }
+            None => self.pull_cold(pull, queue, filter, limits, first),
+        }
+    }
+
+    /// Whether a pull that just arrived may bring more if it waits for the write of its turn: something is there, but less than it may
+    /// take. One that finds nothing waits for messages anyhow.
+    fn may_gain(&self, pull: &Pull<'_>, queue: &Queue, limits: GetLimits) -> bool {
+        let (offset, min, max) = (pull.header.queue_offset, queue.min_offset(), queue.max_offset());
+        pull.conn.is_gathered()
+            && offset >= min
+            && offset < max
+            && usize::try_from(max - offset).is_ok_and(|there| there < limits.messages)
+            && self.late.borrow().waits()
+    }
+
+    fn wait_for_turn(self: &Rc<Self>, late: LatePull) -> Result<(), Refusal> {
+        let (conn, bytes) = (late.owned.conn.id(), late.owned.bytes());
+        let refused = self.late.borrow_mut().wait(conn, bytes, late);
+        match refused {
+            Ok(()) => Ok(()),
+            Err(late) => self.run_late(late),
+        }
+    }
+
+    fn run_late(self: &Rc<Self>, late: LatePull) -> Result<(), Refusal> {
+        self.read_pull(&late.owned.borrow(), late.queue, late.filter, late.limits, true)
+    }
+
+    /// A turn has ended: the pulls that it brought wait for its write if that is for their queue.
+    pub(super) fn end_turn_of_late(self: &Rc<Self>) {
+        let end = self.shard.log().appended();
+        self.late
+            .borrow_mut()
+            .end_turn(end, |late| late.queue.next_offset() > late.queue.max_offset());
+        self.answer_late();
+    }
+
+    /// More of the log is visible: the pulls that waited for that are answered. Whether there were some.
+    pub(super) fn reach_late(self: &Rc<Self>) -> bool {
+        self.late.borrow_mut().reach(self.shard.log().visible());
+        self.answer_late()
+    }
+
+    /// Answers the pulls that have waited for the write of their turn, or long enough. Whether there were some.
+    pub(super) fn answer_late(self: &Rc<Self>) -> bool {
+        let mut answered = false;
+        while let Some(late) = self.next_late() {
+            answered = true;
+            let (conn, serialize, opaque) =
+                (Rc::clone(&late.owned.conn), late.owned.serialize, late.owned.opaque);
+            if let Err(refusal) = self.run_late(late) {
+                self.stats.meters.refusal(refusal.code());
+                refusal.reply(&conn, serialize, opaque);
+            }
+        }
+        answered
+    }
+
+    fn next_late(&self) -> Option<LatePull> {
+        self.late.borrow_mut().next_ready()
     }
 
     /// Stores the progress that a pull brings, if it brings one.
@@ -414,17 +500,21 @@ impl Broker {
             list
         });
         let hold_ms = pull.header.suspend_timeout_millis.clamp(0, self.config.suspend_ms_max);
+        let deadline_ms = self.clock.monotonic_ms() + hold_ms;
         let payload = Box::new(OwnedPull::new(pull));
         let hold = Hold {
             conn: pull.conn.id(),
             offset: pull.header.queue_offset,
             filter,
-            deadline_ms: self.clock.monotonic_ms() + hold_ms,
+            deadline_ms,
             bytes: payload.bytes(),
             payload,
         };
         let held = waiters.hold(list, queue.max_offset(), hold);
-        self.waiters_changed.raise();
+        // A busy shard holds a pull with each answer: its task, and a timer, for each of them would be most of what that costs.
+        if deadline_ms < self.waiters_due_ms.get() {
+            self.waiters_changed.raise();
+        }
         held
     }
 }

@@ -40,7 +40,16 @@ impl Service for BrokerService {
         }
         broker.clock.end_turn();
         broker.shard.kick();
+        broker.end_turn_of_late();
         broker.run_released();
+    }
+
+    fn on_look(&self) {
+        let broker = &self.0;
+        broker.late.borrow_mut().look();
+        if broker.answer_late() {
+            broker.flush_replies();
+        }
     }
 
     fn work_done(&self) -> Option<u64> {

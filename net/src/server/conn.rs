@@ -115,6 +115,12 @@ impl Conn {
         self.closing.get().is_some()
     }
 
+    /// Whether its requests are gathered: [`Service::on_frame`](super::Service::on_frame) then runs in a turn of many connections, and
+    /// [`Service::on_look`](super::Service::on_look) comes before the next one.
+    pub fn is_gathered(&self) -> bool {
+        self.held.get()
+    }
+
     /// Reply bytes that have not left. Above `out_bytes_max` the connection isn't read; a handler that wakes
     /// many waiting pulls may look here first.
     pub fn out_bytes(&self) -> usize {

@@ -154,6 +154,7 @@ impl Server {
     /// Looks at all held connections, in as few turns as may be.
     async fn look_at_held(&self) {
         add(&self.hub.count.gathers, 1);
+        self.service.on_look();
         let mut list = self.gather.held.replace(self.gather.spare.take());
         let requests = || self.hub.count.frames_in.get();
         let (mut turn_began, mut looks) = (requests(), 0);
@@ -219,6 +220,7 @@ impl Server {
     }
 
     fn let_all_go(&self) {
+        self.service.on_look();
         for conn in self.gather.held.take() {
             self.let_go(&conn);
         }

@@ -64,6 +64,9 @@ pub trait Service: 'static {
     fn on_frame(&self, conn: &Rc<Conn>, header: &HeaderView<'_>, body: &[u8]);
     /// All frames of a turn have been handled: those that one receive brought, or, where requests are gathered, those of many connections.
     fn on_turn_end(&self) {}
+    /// The connections whose requests are gathered are about to be looked at, or are not gathered any more: what was put off since the
+    /// last look has waited as long as it may.
+    fn on_look(&self) {}
     /// How much has been done for clients since the start, in whatever they came for (messages, say). It tells whether clients get less
     /// while requests are gathered, which the number of requests does not where they carry more then. `None`: as many as requests.
     fn work_done(&self) -> Option<u64> {

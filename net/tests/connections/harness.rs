@@ -42,6 +42,8 @@ pub(crate) mod code {
     /// Answer, and gather requests from now on, or do not.
     pub(crate) const GATHER: i32 = 7;
     pub(crate) const DO_NOT_GATHER: i32 = 8;
+    /// Answer with how many looks have begun as a remark, if this request is gathered.
+    pub(crate) const LOOKS: i32 = 9;
 }
 
 /// Byte `i` of the shared memory that [`code::SHARED`] answers from.
@@ -61,6 +63,7 @@ pub(crate) struct TestService {
 pub(crate) struct Seen {
     pub(crate) frames: AtomicUsize,
     pub(crate) turns: AtomicUsize,
+    pub(crate) looks: AtomicUsize,
     pub(crate) opened: AtomicUsize,
     pub(crate) closed: AtomicUsize,
 }
@@ -119,12 +122,21 @@ impl Service for TestService {
                 self.server.borrow().upgrade().unwrap().set_gathering(gathering);
                 conn.push(|out| encode_reply(out, &ok, 0));
             }
+            code::LOOKS => {
+                let looks = self.seen.looks.load(Ordering::SeqCst).to_string();
+                let ok = if conn.is_gathered() { ok.remark(&looks) } else { ok };
+                conn.push(|out| encode_reply(out, &ok, 0));
+            }
             _ => {}
         }
     }
 
     fn on_turn_end(&self) {
         self.seen.turns.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn on_look(&self) {
+        self.seen.looks.fetch_add(1, Ordering::SeqCst);
     }
 
     fn on_open(&self, _conn: &Rc<Conn>) {

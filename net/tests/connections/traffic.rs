@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringmq_net::command::Command;
-use ringmq_net::server::Gathering;
+use ringmq_net::server::{Gathering, ServerConfig};
 
 use crate::harness::{
     PROCESS, Peer, Running, both_ways, code, encode, frame, local_config, shared_byte, wait,
@@ -248,4 +248,33 @@ fn requests_are_answered_while_gathering_comes_and_goes() {
     });
     let stats = server.on_reactor(|server, _| server.stats());
     assert!(stats.gathers > 0, "{stats:?}");
+}
+
+#[test]
+fn a_look_is_told_before_each_gathered_turn_and_when_gathering_ends() {
+    let _shared = PROCESS.read();
+    let gather = Gathering::Always(Duration::from_millis(20));
+    let server = Running::start(ServerConfig { gather, ..local_config() });
+    let mut peer = Peer::connect(server.addr);
+    let mut gathered = Vec::new();
+    // The first is not gathered, and none is after long silence, which a busy machine can bring about.
+    for opaque in 0.. {
+        peer.send(&frame(code::LOOKS, opaque, b""));
+        let reply = peer.reply().unwrap();
+        gathered.extend(reply.remark.map(|looks| looks.parse::<usize>().unwrap()));
+        if gathered.len() == 10 {
+            break;
+        }
+    }
+    assert!(gathered.is_sorted_by(|a, b| a < b), "{gathered:?}");
+    let looks = gathered[9];
+    peer.send(&frame(code::DO_NOT_GATHER, 0, b""));
+    assert!(peer.reply().is_some());
+    server.wait("the end of gathering", |s| s.seen.looks.load(Ordering::SeqCst) > looks);
+    server.wait("a request that is not gathered", |_| {
+        let mut peer = Peer::connect(server.addr);
+        peer.ping(0);
+        peer.send(&frame(code::LOOKS, 1, b""));
+        peer.reply().unwrap().remark.is_none()
+    });
 }
