@@ -578,7 +578,7 @@ impl<B: BlockBuf> LogCore<B> {
         self.written_append_start = write.append_start;
         self.unwritten_bytes -= write.payload;
         self.padded_to = write.padded_end;
-        if write.beyond && !self.switches.skip_loose {
+        if write.beyond {
             self.loose_to = Some(write.end);
         }
         if self.unflushed_segments.last() != Some(&write.segment_start) {
@@ -818,7 +818,7 @@ impl<B: BlockBuf> LogCore<B> {
 
     /// What is written counts as that as far as a crash of the kernel leaves it.
     fn firm_up(&mut self) {
-        if self.loose_to.is_none() {
+        if self.loose_to.is_none() || self.switches.skip_loose {
             (self.firm, self.firm_append_start) = (self.written, self.written_append_start);
         } else if self.firm < self.durable {
             (self.firm, self.firm_append_start) = (self.durable, self.durable_append_start);

@@ -173,7 +173,8 @@ impl Opening {
         let recovered = self.recover(&found, state.as_ref(), &device, &table).await?;
         if self.config.block_crcs {
             // Entries of what was cut, or may have been rewritten by somebody else, must never be compared.
-            let from = state.map_or(0, |s| s.log.durable.min(recovered.end));
+            let ours = state.filter(|_| !found.visited);
+            let from = ours.map_or(0, |s| s.log.durable.min(recovered.end));
             self.calls.call(|id| Job::CutCrc { id, from }).await?;
         }
         let opened = Opened {
