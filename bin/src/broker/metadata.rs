@@ -58,8 +58,13 @@ impl Broker {
         code: i32,
     ) -> Result<Vec<u8>, String> {
         let body = ask(addr, code, &[]).await.map_err(|why| why.to_string())?;
+        self.still_follows(master)?;
+        Ok(body)
+    }
+
+    fn still_follows(&self, master: &Followed) -> Result<(), String> {
         if self.ha.followed().as_ref() == Some(master) {
-            return Ok(body);
+            return Ok(());
         }
         Err("not taken over: another connection to a master is followed by now".to_owned())
     }
@@ -249,6 +254,7 @@ impl Broker {
             if !gone.is_empty() && !self.untold_is_saved().await {
                 return Err("what is not told of deleted groups is not saved yet".to_owned());
             }
+            self.still_follows(master)?;
             known.take(&table, &self.saver);
             self.groups.borrow_mut().replace(table);
             self.save_groups();
