@@ -200,11 +200,9 @@ fn typed(view: &HeaderView<'_>) {
 fn stable<B: Body + PartialEq + std::fmt::Debug>(input: &[u8]) {
     if let Ok(read) = B::from_json(input) {
         let again = B::from_json(&read.to_json()).unwrap();
-        // Doubles that are not finite are written as null.
-        assert_eq!(
-            format!("{read:?}").replace("inf", "0.0").replace("-0.0", "0.0"),
-            format!("{again:?}").replace("-0.0", "0.0")
-        );
+        // Doubles that are not finite are written as null; texts may say the same words.
+        let told = |body: &B| format!("{body:?}").replace("inf", "0.0").replace("-0.0", "0.0");
+        assert_eq!(told(&read), told(&again));
     }
 }
 
